@@ -16,6 +16,7 @@ package_of() {
         venv) echo python3-venv ;;
         h5py) echo python3-h5py-mpi python3-mpi4py ;;
         pnetcdf) echo libpnetcdf-dev ;;
+        netcdf) echo libnetcdf-mpi-dev netcdf-bin ;;
         libnfs) echo libnfs-utils ;;
         ganesha) echo nfs-ganesha nfs-ganesha-vfs rpcbind ;;
         *) echo "$1" ;;
@@ -30,6 +31,7 @@ is_here() {
         openmpi) command -v mpicc.openmpi ;;
         h5py) /usr/bin/python3 -c 'import mpi4py, h5py._debian_h5py_mpi' 2>/dev/null && echo here ;;
         pnetcdf) ls /usr/include/pnetcdf.h 2>/dev/null ;;
+        netcdf) command -v ncdump && ls /usr/lib/*/libnetcdf_mpi.so 2>/dev/null ;;
         libnfs) command -v nfs-ls ;;
         ganesha) command -v ganesha.nfsd && command -v rpcbind && ls /usr/lib/*/ganesha/libfsalvfs.so ;;
         venv) python3 -c 'import venv, ensurepip' 2>/dev/null && echo here ;;

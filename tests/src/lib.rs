@@ -26,7 +26,9 @@ pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
 pub use ports::free_ports;
-pub use served::{Served, ServedOptions, end_with_parent, freeze, host, resident_bytes, signal};
+pub use served::{
+    Served, ServedOptions, end_with_parent, freeze, host, resident_bytes, signal, with_small_disk,
+};
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -21,10 +21,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 use weft_client::{Client, ConnectOptions, Transport, Url};
+use weft_test_needs::Need;
 use weft_wire::keys::IssuedKey;
 
 /// Time that a server has to come up, and to end when it is asked to.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A command that runs another with a small file system of its own on `dir`, which begins with what is there: it goes
+/// with the process. `None` where there can be none; the calling test counts as skipped then.
+pub fn with_small_disk(dir: &str, bytes: u64) -> Option<Vec<String>> {
+    let script = format!(
+        "cp -a {dir} {dir}.made && mount -t tmpfs -o size={bytes} tmpfs {dir} && cp -a {dir}.made/. {dir} && exec \"$@\""
+    );
+    // SAFETY: no preconditions.
+    let flags = if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" };
+    let command = ["unshare", flags, "sh", "-c", &script, "sh"];
+    Need::MountNamespaces.is_met().then(|| command.map(str::to_string).to_vec())
+}
 
 /// What is wanted of a cluster.
 #[derive(Debug, Clone)]
@@ -160,6 +173,19 @@ impl Served {
     pub fn start_through(&mut self, name: &str, through: Vec<String>) {
         self.options.through.insert(name.to_string(), through);
         self.spawn(name);
+    }
+
+    /// A cluster of which io1 has a disk of so many bytes; `None` where there can be no such disk.
+    pub fn start_with_small_disk(bytes: u64) -> Option<Served> {
+        let mut cluster = Served::init(ServedOptions::default());
+        let dir = cluster.directory("io1").display().to_string();
+        let through = with_small_disk(&dir, bytes)?;
+        cluster.start_through("io1", through);
+        for name in ["meta0", "io0"] {
+            cluster.spawn(name);
+        }
+        cluster.names().iter().for_each(|name| cluster.wait_ready(name));
+        Some(cluster)
     }
 
     /// Waits until a server accepts connections.

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport};
-use weft_test_needs::Need;
 use weft_tests::pattern::{self, Stamp};
 use weft_tests::{Load, Served, ServedOptions, wait_until};
 
@@ -272,34 +271,9 @@ fn a_cluster_that_is_not_there_is_named_at_once() {
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
 }
 
-/// A command that runs another with a small file system of its own on `dir`, which begins with what is there: it goes with the
-/// process.
-fn with_small_disk(dir: &str, bytes: u64) -> Option<Vec<String>> {
-    let script = format!(
-        "cp -a {dir} {dir}.made && mount -t tmpfs -o size={bytes} tmpfs {dir} && cp -a {dir}.made/. {dir} && exec \"$@\""
-    );
-    // SAFETY: no preconditions.
-    let flags = if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" };
-    let command = ["unshare", flags, "sh", "-c", &script, "sh"];
-    Need::MountNamespaces.is_met().then(|| command.map(str::to_string).to_vec())
-}
-
-/// A cluster of which io1 has a disk of 24 MiB; `None` where there can be no such disk.
-fn start_with_small_disk() -> Option<Served> {
-    let mut cluster = Served::init(ServedOptions::default());
-    let dir = cluster.directory("io1").display().to_string();
-    let through = with_small_disk(&dir, 24 * MIB)?;
-    cluster.start_through("io1", through);
-    for name in ["meta0", "io0"] {
-        cluster.spawn(name);
-    }
-    cluster.names().iter().for_each(|name| cluster.wait_ready(name));
-    Some(cluster)
-}
-
 #[test]
 fn a_full_disk_reaches_the_writer_and_harms_nothing() {
-    let Some(cluster) = start_with_small_disk() else { return };
+    let Some(cluster) = Served::start_with_small_disk(24 * MIB) else { return };
     let client = cluster.client(Transport::Tcp);
 
     let earlier = client.open("/earlier", &read_write().create(true)).expect("there is room");
@@ -338,7 +312,7 @@ fn a_full_disk_reaches_the_writer_and_harms_nothing() {
 /// Its last writes went to some servers and not to others: nothing of that stays.
 #[test]
 fn a_copy_that_fills_a_disk_leaves_only_what_is_whole() {
-    let Some(cluster) = start_with_small_disk() else { return };
+    let Some(cluster) = Served::start_with_small_disk(24 * MIB) else { return };
     let mut data = vec![0; 96 << 20];
     pattern::fill(&mut data, Stamp { writer: 1, slot: 2, round: 3 });
     let source = cluster.scratch().join("source");
@@ -374,7 +348,7 @@ fn a_full_metadata_disk_refuses_new_names_lets_removals_through_and_is_over_when
     for sync in [false, true] {
         let mut cluster = Served::init(ServedOptions { io_servers: 1, sync, ..ServedOptions::default() });
         let dir = cluster.directory("meta0").display().to_string();
-        let Some(through) = with_small_disk(&dir, 24 * MIB) else { return };
+        let Some(through) = weft_tests::with_small_disk(&dir, 24 * MIB) else { return };
         cluster.start_through("meta0", through);
         cluster.spawn("io0");
         cluster.names().iter().for_each(|name| cluster.wait_ready(name));
@@ -464,7 +438,7 @@ fn a_disk_that_several_servers_use_counts_once() {
 
 #[test]
 fn space_that_one_server_has_not_is_reserved_on_none_and_the_file_stays_whole() {
-    let Some(cluster) = start_with_small_disk() else { return };
+    let Some(cluster) = Served::start_with_small_disk(24 * MIB) else { return };
     let client = cluster.client(Transport::Tcp);
     let file = client.open("/whole", &read_write().create(true)).expect("there is room");
     let mut block = vec![0; 4 << 20];

@@ -18,7 +18,7 @@ use weft_wire::limits::{
 };
 use weft_wire::messages::*;
 use weft_wire::security::{Capability, Key};
-use weft_wire::{HEADER_BYTES, Header, Kind, Op, Status, Wire, flags, header_checksum};
+use weft_wire::{Added, HEADER_BYTES, Header, Kind, Op, Status, Wire, flags, header_checksum};
 
 #[path = "hostile/payloads.rs"]
 mod payloads;
@@ -694,6 +694,7 @@ fn sessions_that_come_and_go_leave_nothing() {
             at: At { dir: ROOT_INO, path: format!("dir-{}", round % 50).into_bytes() },
             mode: 0o755,
             layout: None,
+            with_dir: Added(false),
         };
         for slot in [0, 63, 64, 5000, u16::MAX] {
             let header = Header { slot, flags: flags::RETRY, ..meta.request(Op::Mkdir) };

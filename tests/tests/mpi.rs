@@ -105,15 +105,16 @@ fn the_tests_of_mpi4py() {
 
 /// Libraries that use MPI-IO below, and look at their files by usual system calls besides: `weft run` takes both.
 #[test]
-fn hdf5_and_pnetcdf_under_weft_run() {
+fn hdf5_and_netcdf_under_weft_run() {
     let mpi = Mpi::DebianOpenMpi;
-    if is_own() || !mpi.is_met() || !Need::Hdf5AndPnetcdf.is_met() {
+    if is_own() || !mpi.is_met() || !Need::Hdf5AndNetcdf.is_met() {
         return;
     }
     let cluster = Cluster::start(4);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/mpi/h5py_io.py");
-    let pnetcdf = mpi.program("pnetcdf").display().to_string();
-    for program in [&["/usr/bin/python3", script, "/weft/a.h5"][..], &[&pnetcdf, "/weft/a.nc"]] {
+    let [pnetcdf, netcdf] = ["pnetcdf", "netcdf"].map(|name| mpi.program(name).display().to_string());
+    let h5py = ["/usr/bin/python3", script, "/weft/a.h5"];
+    for program in [&h5py[..], &[&pnetcdf, "/weft/a.nc"], &[&netcdf, "/weft/b.nc"]] {
         let weft = weft_tests::weft_bin();
         weft_tests::preload_library();
         weft_tests::mpi::mpi_library();
@@ -122,6 +123,11 @@ fn hdf5_and_pnetcdf_under_weft_run() {
             words.into_iter().chain(program.iter().map(|word| word.as_ref())).map(OsString::from).collect();
         Job::of(mpi, program[0], &words, &Place::Weft(&cluster), 4, None).run().expect_ok();
     }
+    // A program without MPI, on another build of the library, reads what four processes have written.
+    let words = ["run", "--url", cluster.url(), "--", "ncdump", "-v", "series", "/weft/b.nc"];
+    let dumped = cluster.weft(&words);
+    assert!(dumped.contains("record = UNLIMITED ; // (5 currently)"), "{dumped}");
+    assert!(dumped.contains(":title = \"weft\"") && dumped.contains(" 3039 ;"), "{dumped}");
 }
 
 /// A path below a mount is a file of Weft, too.
@@ -257,6 +263,20 @@ fn a_server_that_dies_ends_no_job() {
             cluster.wait_ready("io1");
         });
         ended.expect_ok();
+    }
+}
+
+/// A full disk of one server is an error of each rank that has written there, by each method, until there is room.
+#[test]
+fn a_full_disk_is_an_error_on_every_rank() {
+    if is_own() {
+        return;
+    }
+    for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
+        let Some(cluster) = Served::start_with_small_disk(24 << 20) else { return };
+        let mut job = Job::new(mpi, "failing", &Place::Served(&cluster));
+        job.arguments(["full"]).limit(Duration::from_secs(100));
+        job.run().expect_ok();
     }
 }
 

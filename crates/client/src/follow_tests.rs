@@ -213,7 +213,7 @@ impl NetLink {
             Op::SyncAll => SyncAllReply { loss_epoch: 0 }.to_bytes(),
             Op::Ping => PingReply { echo: Vec::new() }.to_bytes(),
             Op::Status => StatusReply::sample(&mut 1).to_bytes(),
-            Op::Unlink => RemovedReply { parent: None }.to_bytes(),
+            Op::Unlink => RemovedReply { parent: None, dir: weft_wire::Added(None) }.to_bytes(),
             Op::Open | Op::Reopen => open_reply(world.run).to_bytes(),
             Op::FileCount => FileCountReply { files: 1 }.to_bytes(),
             Op::Space => {

@@ -111,6 +111,7 @@ pub use rdma::{
     unregister_memory,
 };
 pub use servers::{DeadServer, StatFs, TransportInUse};
+pub use start::Made;
 pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};

@@ -1,13 +1,13 @@
 //! Names and attributes: one call of the metadata server each. `start.rs` has those that need not be waited
 //! for.
 
-use weft_wire::Status;
 use weft_wire::messages::{
     AccessRequest, Attr, FileKind, GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest,
     LookupRequest, MkdirRequest, MknodRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
     RemoveXattrRequest, RenameRequest, RmdirRequest, SetAttrRequest, SetLayoutRequest, SetXattrRequest,
     SymlinkRequest, Time, UnlinkRequest, attr_valid,
 };
+use weft_wire::{Added, Status};
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
@@ -113,20 +113,42 @@ impl Client {
     }
 
     fn make_directory(&self, at: At<'_>, mode: u32, layout: Option<LayoutWish>) -> Result<Attr> {
-        self.attr(&MkdirRequest { caller: self.caller_owned(), at: at.to_wire(), mode, layout }, &at)
+        self.attr(
+            &MkdirRequest {
+                caller: self.caller_owned(),
+                at: at.to_wire(),
+                mode,
+                layout,
+                with_dir: Added(false),
+            },
+            &at,
+        )
     }
 
     /// Makes a named pipe, a socket's name or a device.
     pub fn mknod<'a>(&self, at: impl Into<At<'a>>, kind: FileKind, mode: u32, rdev: u32) -> Result<Attr> {
         let at = at.into();
-        self.attr(&MknodRequest { caller: self.caller_owned(), at: at.to_wire(), kind, mode, rdev }, &at)
+        self.attr(
+            &MknodRequest {
+                caller: self.caller_owned(),
+                at: at.to_wire(),
+                kind,
+                mode,
+                rdev,
+                with_dir: Added(false),
+            },
+            &at,
+        )
     }
 
     /// Makes a symbolic link to `target`.
     pub fn symlink<'a>(&self, at: impl Into<At<'a>>, target: &[u8]) -> Result<Attr> {
         let at = at.into();
         let target = target.to_vec();
-        self.attr(&SymlinkRequest { caller: self.caller_owned(), at: at.to_wire(), target }, &at)
+        self.attr(
+            &SymlinkRequest { caller: self.caller_owned(), at: at.to_wire(), target, with_dir: Added(false) },
+            &at,
+        )
     }
 
     /// Where a symbolic link points.
@@ -140,8 +162,13 @@ impl Client {
     /// to.
     pub fn link<'a, 'b>(&self, from: impl Into<At<'a>>, follow: bool, to: impl Into<At<'b>>) -> Result<Attr> {
         let (from, to) = (from.into(), to.into());
-        let request =
-            LinkRequest { caller: self.caller_owned(), from: from.to_wire(), follow, to: to.to_wire() };
+        let request = LinkRequest {
+            caller: self.caller_owned(),
+            from: from.to_wire(),
+            follow,
+            to: to.to_wire(),
+            with_dir: Added(false),
+        };
         self.attr(&request, &format_args!("{from} to {to}"))
     }
 
@@ -154,22 +181,35 @@ impl Client {
     /// one name in a directory that is given by number.
     pub fn unlink_in<'a>(&self, at: impl Into<At<'a>>) -> Result<Option<Attr>> {
         let at = at.into();
-        let reply = self.meta(&UnlinkRequest { caller: self.caller_owned(), at: at.to_wire() });
+        let reply = self.meta(&UnlinkRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            with_dir: Added(false),
+        });
         reply.map(|reply| reply.parent).map_err(|error| error.on(&at))
     }
 
     /// Removes an empty directory.
     pub fn rmdir<'a>(&self, at: impl Into<At<'a>>) -> Result<()> {
         let at = at.into();
-        let reply = self.meta(&RmdirRequest { caller: self.caller_owned(), at: at.to_wire() });
+        let reply = self.meta(&RmdirRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            with_dir: Added(false),
+        });
         reply.map(drop).map_err(|error| error.on(&at))
     }
 
     /// Moves a name; `flags` are [`weft_wire::messages::rename_flags`].
     pub fn rename<'a, 'b>(&self, from: impl Into<At<'a>>, to: impl Into<At<'b>>, flags: u32) -> Result<()> {
         let (from, to) = (from.into(), to.into());
-        let request =
-            RenameRequest { caller: self.caller_owned(), from: from.to_wire(), to: to.to_wire(), flags };
+        let request = RenameRequest {
+            caller: self.caller_owned(),
+            from: from.to_wire(),
+            to: to.to_wire(),
+            flags,
+            with_dirs: Added(false),
+        };
         self.meta(&request).map(drop).map_err(|error| error.on(&format_args!("{from} to {to}")))
     }
 

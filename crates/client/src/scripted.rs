@@ -126,7 +126,7 @@ impl Link for ScriptedLink {
         let act = lock(&self.script.acts).pop_front().unwrap_or(Act::Answer);
         let reply = match header.op {
             Op::Ping => PingReply { echo: PingRequest::from_bytes(body).unwrap().echo }.to_bytes(),
-            Op::Unlink => RemovedReply { parent: None }.to_bytes(),
+            Op::Unlink => RemovedReply { parent: None, dir: weft_wire::Added(None) }.to_bytes(),
             Op::Read => read_reply(READ_BYTES).to_bytes(),
             Op::Lock => LockReply { state: LockState::Granted }.to_bytes(),
             Op::FetchAdd => FetchAddReply { before: 5 }.to_bytes(),

@@ -1,17 +1,27 @@
 //! Metadata calls that are begun, and waited for later: see [`PendingCall`]. Each is the call of `names.rs`
 //! or `opening.rs` without `start_`.
 
-use weft_wire::Request;
 use weft_wire::messages::{
-    AccessRequest, Attr, AttrReply, FileKind, LinkRequest, MkdirRequest, MknodRequest, OpenReply,
+    AccessRequest, Attr, AttrReply, DirChange, FileKind, LinkRequest, MkdirRequest, MknodRequest, OpenReply,
     ReadDirReply, ReadDirRequest, ReadlinkRequest, RenameRequest, RmdirRequest, SymlinkRequest,
     UnlinkRequest,
 };
+use weft_wire::{Added, Request};
 
 use crate::calls::{PendingCall, Plan};
 use crate::error::{Error, ErrorKind};
 use crate::opening::access_of;
 use crate::{At, Client, File, OpenOptions, Result, SetAttr};
+
+/// What a name that was made leads to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// Its attributes.
+    pub attr: Attr,
+    /// The directory before and after, of the same transaction: where it was given by number, and the servers
+    /// are not of an earlier release.
+    pub dir: Option<DirChange>,
+}
 
 impl Client {
     fn begin<T: 'static, R: Request + 'static>(&self, plan: Plan<T, R>) -> PendingCall<T> {
@@ -35,6 +45,16 @@ impl Client {
         on: &dyn std::fmt::Display,
     ) -> PendingCall<Attr> {
         self.begin(Plan { attrs: itself, ..Plan::new(request, on, |reply| Ok(reply.attr)) })
+    }
+
+    /// Begins what makes a name.
+    fn start_made<R: Request<Reply = AttrReply> + 'static>(
+        &self,
+        request: R,
+        on: &dyn std::fmt::Display,
+    ) -> PendingCall<Made> {
+        let take = |reply: AttrReply| Ok(Made { attr: reply.attr, dir: reply.dir.0 });
+        self.begin(Plan { attrs: |made: &mut Made| vec![&mut made.attr], ..Plan::new(request, on, take) })
     }
 
     /// Begins [`Client::stat`].
@@ -93,10 +113,16 @@ impl Client {
     }
 
     /// Begins [`Client::mkdir`].
-    pub fn start_mkdir<'a>(&self, at: impl Into<At<'a>>, mode: u32) -> PendingCall<Attr> {
+    pub fn start_mkdir<'a>(&self, at: impl Into<At<'a>>, mode: u32) -> PendingCall<Made> {
         let at = at.into();
-        let request = MkdirRequest { caller: self.caller_owned(), at: at.to_wire(), mode, layout: None };
-        self.start_attr(request, &at)
+        let request = MkdirRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            mode,
+            layout: None,
+            with_dir: Added(true),
+        };
+        self.start_made(request, &at)
     }
 
     /// Begins [`Client::mknod`].
@@ -106,17 +132,26 @@ impl Client {
         kind: FileKind,
         mode: u32,
         rdev: u32,
-    ) -> PendingCall<Attr> {
+    ) -> PendingCall<Made> {
         let at = at.into();
-        let request = MknodRequest { caller: self.caller_owned(), at: at.to_wire(), kind, mode, rdev };
-        self.start_attr(request, &at)
+        let request = MknodRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            kind,
+            mode,
+            rdev,
+            with_dir: Added(true),
+        };
+        self.start_made(request, &at)
     }
 
     /// Begins [`Client::symlink`].
-    pub fn start_symlink<'a>(&self, at: impl Into<At<'a>>, target: &[u8]) -> PendingCall<Attr> {
+    pub fn start_symlink<'a>(&self, at: impl Into<At<'a>>, target: &[u8]) -> PendingCall<Made> {
         let at = at.into();
         let target = target.to_vec();
-        self.start_attr(SymlinkRequest { caller: self.caller_owned(), at: at.to_wire(), target }, &at)
+        let request =
+            SymlinkRequest { caller: self.caller_owned(), at: at.to_wire(), target, with_dir: Added(true) };
+        self.start_made(request, &at)
     }
 
     /// Begins [`Client::readlink`].
@@ -132,38 +167,49 @@ impl Client {
         from: impl Into<At<'a>>,
         follow: bool,
         to: impl Into<At<'b>>,
-    ) -> PendingCall<Attr> {
+    ) -> PendingCall<Made> {
         let (from, to) = (from.into(), to.into());
-        let request =
-            LinkRequest { caller: self.caller_owned(), from: from.to_wire(), follow, to: to.to_wire() };
-        self.start_attr(request, &format_args!("{from} to {to}"))
+        let request = LinkRequest {
+            caller: self.caller_owned(),
+            from: from.to_wire(),
+            follow,
+            to: to.to_wire(),
+            with_dir: Added(true),
+        };
+        self.start_made(request, &format_args!("{from} to {to}"))
     }
 
-    /// Begins [`Client::unlink`].
-    pub fn start_unlink<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<()> {
+    /// Begins [`Client::unlink`]. Its result is the directory before and after, as in [`Made`].
+    pub fn start_unlink<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<Option<DirChange>> {
         let at = at.into();
-        let request = UnlinkRequest { caller: self.caller_owned(), at: at.to_wire() };
-        self.start(request, &at, |_| Ok(()))
+        let request = UnlinkRequest { caller: self.caller_owned(), at: at.to_wire(), with_dir: Added(true) };
+        self.start(request, &at, |reply| Ok(reply.dir.0))
     }
 
-    /// Begins [`Client::rmdir`].
-    pub fn start_rmdir<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<()> {
+    /// Begins [`Client::rmdir`]. Its result is the directory before and after, as in [`Made`].
+    pub fn start_rmdir<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<Option<DirChange>> {
         let at = at.into();
-        let request = RmdirRequest { caller: self.caller_owned(), at: at.to_wire() };
-        self.start(request, &at, |_| Ok(()))
+        let request = RmdirRequest { caller: self.caller_owned(), at: at.to_wire(), with_dir: Added(true) };
+        self.start(request, &at, |reply| Ok(reply.dir.0))
     }
 
-    /// Begins [`Client::rename`].
+    /// Begins [`Client::rename`]. Its result is the directories of the old and the new name before and after, as
+    /// in [`Made`].
     pub fn start_rename<'a, 'b>(
         &self,
         from: impl Into<At<'a>>,
         to: impl Into<At<'b>>,
         flags: u32,
-    ) -> PendingCall<()> {
+    ) -> PendingCall<[Option<DirChange>; 2]> {
         let (from, to) = (from.into(), to.into());
-        let request =
-            RenameRequest { caller: self.caller_owned(), from: from.to_wire(), to: to.to_wire(), flags };
-        self.start(request, &format_args!("{from} to {to}"), |_| Ok(()))
+        let request = RenameRequest {
+            caller: self.caller_owned(),
+            from: from.to_wire(),
+            to: to.to_wire(),
+            flags,
+            with_dirs: Added(true),
+        };
+        self.start(request, &format_args!("{from} to {to}"), |reply| Ok([reply.from.0, reply.to.0]))
     }
 
     /// Begins [`Client::access`].

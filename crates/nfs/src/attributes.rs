@@ -5,10 +5,7 @@ use nfs3_types::nfs3::{
     wcc_data,
 };
 use weft_client::{SetAttr, SetTime};
-use weft_wire::messages::{Attr, FileKind, Time};
-
-/// Space is counted in these.
-const BLOCK_BYTES: u64 = 512;
+use weft_wire::messages::{Attr, DirState, FileKind, Time};
 
 /// A time; those before 1970 are 1970, and those after 2106 the last that there is.
 pub(crate) fn time_of(time: &Time) -> nfstime3 {
@@ -31,8 +28,8 @@ fn kind_of(kind: FileKind) -> ftype3 {
     }
 }
 
-/// Attributes in the file system `fsid`.
-pub(crate) fn fattr_of(attr: &Attr, fsid: u64) -> fattr3 {
+/// Attributes in the file system `fsid`, of what takes `used_bytes`.
+pub(crate) fn fattr_of(attr: &Attr, used_bytes: u64, fsid: u64) -> fattr3 {
     let rdev = u64::from(attr.rdev);
     fattr3 {
         type_: kind_of(attr.kind),
@@ -41,7 +38,7 @@ pub(crate) fn fattr_of(attr: &Attr, fsid: u64) -> fattr3 {
         uid: attr.uid,
         gid: attr.gid,
         size: attr.size,
-        used: attr.size.div_ceil(BLOCK_BYTES) * BLOCK_BYTES,
+        used: used_bytes,
         rdev: specdata3 { specdata1: libc::major(rdev), specdata2: libc::minor(rdev) },
         fsid,
         fileid: attr.ino,
@@ -56,14 +53,19 @@ pub(crate) fn post_op(attr: Option<fattr3>) -> post_op_attr {
     attr.map_or(Nfs3Option::None, Nfs3Option::Some)
 }
 
-/// What is known before and after an operation.
-pub(crate) fn wcc(before: Option<&Attr>, after: Option<fattr3>) -> wcc_data {
-    let before = before.map(|attr| wcc_attr {
-        size: attr.size,
-        mtime: time_of(&attr.mtime),
-        ctime: time_of(&attr.ctime),
-    });
+/// What is known before and after an operation, both of one transaction.
+pub(crate) fn wcc(before: Option<wcc_attr>, after: Option<fattr3>) -> wcc_data {
     wcc_data { before: before.map_or(Nfs3Option::None, Nfs3Option::Some), after: post_op(after) }
+}
+
+/// A file before an operation.
+pub(crate) fn before_of(attr: &Attr) -> wcc_attr {
+    wcc_attr { size: attr.size, mtime: time_of(&attr.mtime), ctime: time_of(&attr.ctime) }
+}
+
+/// A directory before an operation.
+pub(crate) fn dir_before_of(state: &DirState) -> wcc_attr {
+    wcc_attr { size: state.size, mtime: time_of(&state.mtime), ctime: time_of(&state.ctime) }
 }
 
 fn time_from(time: nfstime3) -> SetTime {

@@ -30,6 +30,7 @@ use crate::procedures::limits::IO_BYTES_MAX;
 use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::target::Sender;
+use crate::used::Used;
 use crate::weft::Weft;
 use crate::workers::Workers;
 use weft_onc_rpc::xdr::{Reader, XdrError};
@@ -166,8 +167,9 @@ impl Gateway {
         weft_reactor::spawn(opens.clone().look_after());
         let exports = Rc::new(Exports::new(&client, &options.exports)).into();
         let (keys, space) = (options.handle_keys.clone(), SpaceCache::default());
+        let used = Used::new(&workers);
         let refusals = Refusals::default();
-        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, refusals });
+        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, used, refusals });
         let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
         let (duplicates, duplicate_writes) = (Duplicates::of(CALLS_MAX), Duplicates::of(WRITES_MAX));
         let (mounts, counts) = (Mounts::default(), Rc::default());

@@ -46,6 +46,7 @@ mod target;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod testing;
+mod used;
 mod verifier;
 mod weft;
 mod workers;

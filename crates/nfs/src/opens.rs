@@ -8,6 +8,8 @@
 //! ```
 //!
 //! - Rights that were checked count for [`RIGHTS_VALID`], or until attributes are set through this gateway.
+//! - A write or truncation of another than root ends set-id bits, which are looked at together with the rights.
+//!   Those that are set past this gateway end with the first write after [`RIGHTS_VALID`].
 //! - The owner of a file may always read and write it, and who may execute a file may read it (RFC 1813, 4.4):
 //!   a client has checked the rights when a program opened it, and they may have changed since.
 //! - What was written is reported before attributes of that inode are asked for.

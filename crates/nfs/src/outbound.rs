@@ -109,32 +109,47 @@ async fn receive_exactly(stream: &mut &TcpStream, readiness: &Readiness, into: &
     Ok(())
 }
 
-/// The port of a program that a host's port mapper knows.
+/// The port of a program that a host's port mapper knows. One at an address of IPv6 is asked for what listens there.
 ///
 /// # Errors
 /// As [`call`]; [`io::ErrorKind::NotFound`] where it knows none.
 pub(crate) async fn port_of(mapper: SocketAddr, program: u32, version: u32) -> io::Result<u16> {
     let mapping = Mapping { program, version, protocol: portmap::TCP, port: 0 };
-    let procedure = mapper_procedure(portmap::GETPORT);
-    let results = call(mapper, procedure, &mapping.write(Writer::new()).into_bytes()).await?;
-    let port = portmap::decode_port(&results).map_err(|_| odd("the port mapper's reply has no port"))?;
+    let results =
+        call(mapper, mapper_procedure(mapper, portmap::GETPORT), &arguments_of(mapper, &mapping)).await?;
+    let port = match mapper.is_ipv6() {
+        true => portmap::decode_port_of_address(&results),
+        false => portmap::decode_port(&results),
+    };
+    let port = port.map_err(|_| odd("the port mapper's reply has no port"))?;
     port.ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("program {program} has no port there"))
     })
 }
 
-/// [`portmap::SET`] or [`portmap::UNSET`]; whether the mapper has done it.
+/// [`portmap::SET`] or [`portmap::UNSET`], for clients of the family of the mapper's address; whether the mapper
+/// has done it.
 ///
 /// # Errors
 /// As [`call`].
 pub(crate) async fn change_mapping(mapper: SocketAddr, number: u32, mapping: &Mapping) -> io::Result<bool> {
-    let arguments = mapping.write(Writer::new()).into_bytes();
-    let results = call_from(mapper, mapper_procedure(number), &arguments, true).await?;
+    let arguments = arguments_of(mapper, mapping);
+    let results = call_from(mapper, mapper_procedure(mapper, number), &arguments, true).await?;
     Reader::new(&results).bool().map_err(|_| odd("the port mapper's reply is no yes or no"))
 }
 
-fn mapper_procedure(number: u32) -> Procedure {
-    Procedure { program: portmap::PROGRAM, version: portmap::VERSION, number }
+fn mapper_procedure(mapper: SocketAddr, number: u32) -> Procedure {
+    let version = if mapper.is_ipv6() { portmap::VERSION_4 } else { portmap::VERSION };
+    Procedure { program: portmap::PROGRAM, version, number }
+}
+
+fn arguments_of(mapper: SocketAddr, mapping: &Mapping) -> Vec<u8> {
+    let writer = Writer::new();
+    let arguments = match mapper.is_ipv6() {
+        true => mapping.write_at(std::net::Ipv6Addr::UNSPECIFIED.into(), writer),
+        false => mapping.write(writer),
+    };
+    arguments.into_bytes()
 }
 
 #[cfg(test)]
@@ -172,6 +187,27 @@ mod tests {
         let records = [fragment(false, &reply[..5]), fragment(true, &reply[5..])].concat();
         let results = run(call(answering(records), PING, b"")).unwrap();
         assert_eq!(results, 7u32.to_be_bytes());
+    }
+
+    #[test]
+    fn a_mapper_at_an_address_of_ipv6_is_asked_in_version_4() {
+        let listener = TcpListener::bind("[::1]:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut mark = [0; MARK_BYTES];
+            stream.read_exact(&mut mark).unwrap();
+            let mut call = vec![0; Mark::of(mark).bytes as usize];
+            stream.read_exact(&mut call).unwrap();
+            let reply = weft_onc_rpc::reply::success(1).opaque(b"2001:db8::7.8.1").into_bytes();
+            stream.write_all(&fragment(true, &reply)).unwrap();
+            call
+        });
+        assert_eq!(run(port_of(address, 100_021, 4)).unwrap(), 2049);
+        let call = asked.join().unwrap();
+        let (header, _) = CallHeader::decode(&call).unwrap();
+        assert_eq!((header.version, header.procedure), (portmap::VERSION_4, portmap::GETPORT));
+        assert!(call.windows(4).any(|part| part == b"tcp6"));
     }
 
     #[test]

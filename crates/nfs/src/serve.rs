@@ -24,7 +24,7 @@ use crate::datagrams;
 use crate::export::ExportOptions;
 use crate::gateway::{Call, Gateway, GatewayCounts, GatewayOptions, NFS_PROGRAM, Outcome, VERSION};
 use crate::procedures::limits::{DIRECTORY_BYTES_MAX, IO_BYTES_MAX};
-use crate::rpcbind::Registration;
+use crate::rpcbind::{Registration, mappers_for};
 use crate::target::Sender;
 
 /// The port where nothing else is said.
@@ -169,7 +169,8 @@ fn run<F: Fabric>(
         match Gateway::new(options) {
             Ok(gateway) => {
                 let server = Server::new(gateway.clone(), Limits::default());
-                let port = listeners.tcp.first().and_then(|listener| listener.local_addr().ok());
+                let places: Vec<_> =
+                    listeners.tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect();
                 if options.locks.is_some() {
                     listeners.tcp.iter().for_each(|listener| serve_datagrams(&gateway, listener));
                 }
@@ -177,12 +178,11 @@ fn run<F: Fabric>(
                     return drop(started.send(Err(error)));
                 }
                 let _ = started.send(Ok(()));
-                let (mapper, with_locks) = (options.rpcbind, options.locks.is_some());
-                let register = mapper
-                    .zip(port)
-                    .map(|(mapper, own)| spawn(Registration::begin(mapper, own.port(), with_locks)));
+                let mappers = options.rpcbind.map_or_else(Vec::new, |by_ipv4| mappers_for(by_ipv4, &places));
+                let begin = |(mapper, port)| Registration::begin(mapper, port, options.locks.is_some());
+                let registrations: Vec<_> = mappers.into_iter().map(|mapper| spawn(begin(mapper))).collect();
                 control(&gateway, &server, requests).await;
-                if let Some(registration) = register {
+                for registration in registrations {
                     registration.await.end().await;
                 }
                 end(&gateway, &server).await;

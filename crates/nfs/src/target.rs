@@ -54,9 +54,9 @@ impl Target {
         self.admission.callers.root()
     }
 
-    /// Attributes as the client is told them.
-    pub(crate) fn tell(&self, attr: Attr) -> fattr3 {
-        fattr_of(&self.admission.callers.identities().here(attr), self.export.id)
+    /// Attributes of what takes `used_bytes`, as the client is told them.
+    pub(crate) fn tell(&self, attr: Attr, used_bytes: u64) -> fattr3 {
+        fattr_of(&self.admission.callers.identities().here(attr), used_bytes, self.export.id)
     }
 
     /// The handle of an inode in the same export.

@@ -6,18 +6,22 @@ mod serving;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::Cluster;
 use weft_client::OpenOptions;
-use weft_nfs::{ExportOptions, GRACE_DEFAULT, GatewayOptions, Handle, HandleKeys, LockOptions, Serving};
+use weft_nfs::{
+    ExportOptions, GRACE_DEFAULT, GatewayOptions, Handle, HandleKeys, LOCAL_MAPPER, LockOptions, Serving,
+};
 use weft_onc_rpc::nlm::{self, Lock, LockArgs, LockResult, Status, procedure};
 use weft_onc_rpc::portmap::{self, GETPORT, SET, TCP, UDP, UNSET};
 use weft_onc_rpc::record::Mark;
 use weft_onc_rpc::reply::{self, ReplyHeader};
 use weft_onc_rpc::xdr::{Reader, Writer};
 use weft_onc_rpc::{CallHeader, Credential, Refusal, nsm};
+use weft_test_needs::Need;
 
 /// Program, version, protocol, port.
 type Registered = BTreeSet<(u32, u32, u32, u32)>;
@@ -60,6 +64,10 @@ fn mapper(registered: Arc<Mutex<Registered>>) -> SocketAddr {
 }
 
 fn serve(cluster: &Cluster, rpcbind: Option<SocketAddr>) -> Serving {
+    serve_at(cluster, rpcbind, "127.0.0.1:0")
+}
+
+fn serve_at(cluster: &Cluster, rpcbind: Option<SocketAddr>, address: &str) -> Serving {
     let locks = LockOptions {
         directory: cluster.directory().join("locks"),
         url: cluster.url(),
@@ -69,7 +77,7 @@ fn serve(cluster: &Cluster, rpcbind: Option<SocketAddr>) -> Serving {
         mapper_port: portmap::PORT,
     };
     let options = serving::options(cluster.client(), &cluster.key, "/");
-    serving::serve(GatewayOptions { locks: Some(locks), rpcbind, ..options })
+    serving::serve_at(GatewayOptions { locks: Some(locks), rpcbind, ..options }, address)
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -102,6 +110,51 @@ fn all_programs_are_registered_and_taken_back() {
     wait_for("all are registered", || *registered.lock().unwrap() == expected);
     serving.stop();
     assert_eq!(*registered.lock().unwrap(), Registered::from([others]), "what is another's stays");
+}
+
+/// Ends with the test.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// rpcbind itself, in a network of its own, tells clients of both families where the gateway is.
+#[test]
+fn rpcbind_knows_a_gateway_by_ipv4_and_ipv6() {
+    const INSIDE: &str = "WEFT_NFS_OWN_NETWORK";
+    if std::env::var_os(INSIDE).is_none() {
+        if !Need::NetworkNamespaces.is_met() || !Need::Rpcinfo.is_met() {
+            return;
+        }
+        let script = "ip link set lo up && mount -t tmpfs tmpfs /run && mkdir /run/rpcbind && exec \"$@\"";
+        let mut inside = Command::new("unshare");
+        inside.args(["-n", "-m", "sh", "-c", script, "sh"]).arg(std::env::current_exe().unwrap());
+        inside.args(["rpcbind_knows_a_gateway_by_ipv4_and_ipv6", "--exact", "--nocapture"]).env(INSIDE, "1");
+        assert!(inside.status().unwrap().success());
+        return;
+    }
+    let _daemon = Daemon(Command::new("rpcbind").arg("-f").spawn().unwrap());
+    wait_for("rpcbind is there", || TcpStream::connect("[::1]:111").is_ok());
+    let known = || {
+        let output = Command::new("rpcinfo").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let of = |number: &str| text.lines().filter(|line| line.trim_start().starts_with(number)).count();
+        // Of locks and of restarts there are datagrams, too.
+        [of("100003 "), of("100005 "), of("100021 "), of("100024 ")]
+    };
+    let cluster = Cluster::start(1, 4096);
+    for (address, each) in [("[::]:0", 2), ("127.0.0.1:0", 1), ("[::1]:0", 1)] {
+        let serving = serve_at(&cluster, Some(LOCAL_MAPPER), address);
+        wait_for("all are registered", || known() == [each, each, 2 * each, 2 * each]);
+        let seen = Command::new("rpcinfo").args(["-T", "tcp6", "::1", "100003"]).output().unwrap();
+        assert_eq!(seen.status.success(), address.starts_with('['), "{seen:?}");
+        serving.stop();
+        assert_eq!(known(), [0; 4]);
+    }
 }
 
 #[test]

@@ -1,18 +1,29 @@
-//! Which port a program has (the port mapper, RFC 1833, 3).
+//! Which port a program has: the port mapper of IPv4 (version 2, RFC 1833, 3) and rpcbind (version 4, RFC 1833, 2),
+//! which alone knows addresses of IPv6.
+//!
+//! ```text
+//!   version 2    program · version · 6                     ─► 2049
+//!   version 4    program · version · "tcp6" · "" · ""      ─► "::1.8.1", an address of any family and a port of two bytes
+//! ```
 
 use crate::xdr::{Reader, Writer, XdrError};
+use std::net::IpAddr;
 
 /// Its program number.
 pub const PROGRAM: u32 = 100_000;
 /// Its version.
 pub const VERSION: u32 = 2;
+/// The version that knows IPv6.
+pub const VERSION_4: u32 = 4;
 /// Its port, on every host.
 pub const PORT: u16 = 111;
+/// Longest address that is read: one of IPv6 with its zone, and a port.
+const ADDRESS_BYTES_MAX: usize = 128;
 /// Registers a program.
 pub const SET: u32 = 1;
 /// Takes it back.
 pub const UNSET: u32 = 2;
-/// Asks for its port.
+/// Asks for its port; in version 4 for its address.
 pub const GETPORT: u32 = 3;
 
 /// TCP's number.
@@ -38,6 +49,15 @@ impl Mapping {
     pub fn write(&self, writer: Writer) -> Writer {
         writer.u32(self.program).u32(self.version).u32(self.protocol).u32(self.port.into())
     }
+
+    /// The same for version 4: at this port of an address of IPv6.
+    pub fn write_at(&self, address: IpAddr, writer: Writer) -> Writer {
+        let network = if self.protocol == UDP { "udp6" } else { "tcp6" };
+        let [high, low] = self.port.to_be_bytes();
+        let at = format!("{address}.{high}.{low}");
+        let names = writer.u32(self.program).u32(self.version).opaque(network.as_bytes());
+        names.opaque(at.as_bytes()).opaque(b"")
+    }
 }
 
 /// The results of [`GETPORT`]: `None` where the program is not registered.
@@ -50,9 +70,42 @@ pub fn decode_port(results: &[u8]) -> Result<Option<u16>, XdrError> {
     Ok(Some(port).filter(|port| *port != 0))
 }
 
+/// The results of [`GETPORT`] in version 4: `None` where the program is not registered.
+///
+/// # Errors
+/// [`XdrError`].
+pub fn decode_port_of_address(results: &[u8]) -> Result<Option<u16>, XdrError> {
+    let address = Reader::new(results).opaque(ADDRESS_BYTES_MAX)?;
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let mut parts = address.rsplitn(3, |byte| *byte == b'.');
+    let mut byte = || std::str::from_utf8(parts.next()?).ok()?.parse::<u8>().ok();
+    let (low, high) = (byte().ok_or(XdrError::Wrong)?, byte().ok_or(XdrError::Wrong)?);
+    parts.next().filter(|host| !host.is_empty()).ok_or(XdrError::Wrong)?;
+    Ok(Some(u16::from_be_bytes([high, low])).filter(|port| *port != 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn version_4_has_names_and_addresses() {
+        let mapping = Mapping { program: 100_003, version: 3, protocol: TCP, port: 2049 };
+        let bytes = mapping.write_at("::1".parse().unwrap(), Writer::new()).into_bytes();
+        assert_eq!(bytes, b"\0\x01\x86\xa3\0\0\0\x03\0\0\0\x04tcp6\0\0\0\x07::1.8.1\0\0\0\0\0");
+        let udp = Mapping { protocol: UDP, ..mapping }.write_at("::".parse().unwrap(), Writer::new());
+        assert_eq!(udp.into_bytes()[12..16], *b"udp6");
+        let decode = |text: &str| decode_port_of_address(&Writer::new().opaque(text.as_bytes()).into_bytes());
+        assert_eq!(decode("fe80::1%eth0.8.1"), Ok(Some(2049)));
+        assert_eq!(decode("127.0.0.1.255.255"), Ok(Some(65535)));
+        assert_eq!((decode(""), decode("::.0.0")), (Ok(None), Ok(None)));
+        for wrong in ["::", "::1.256.1", "::1.1.-1", ".8.1", "8.1", "::1.8.1 ", &"1".repeat(200)] {
+            assert_eq!(decode(wrong), Err(XdrError::Wrong), "{wrong}");
+        }
+        assert_eq!(decode_port_of_address(b"\0\0\0\x07::1"), Err(XdrError::Short));
+    }
 
     #[test]
     fn a_mapping_is_four_words() {

@@ -37,6 +37,7 @@ pub mod security;
 mod status;
 mod versions;
 
+pub use body::Added;
 pub use claims::Vetting;
 pub use codec::{DecodeError, Reader, Wire, Writer};
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags, header_checksum};

@@ -6,7 +6,8 @@
 /// | --- | --- |
 /// | 1 | the first |
 /// | 2 | [`FetchAdd`](crate::Op::FetchAdd): counters of open files |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 3 } else { 2 });
+/// | 3 | [`DirChange`](crate::messages::DirChange): a directory before and after a change of its names |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 4 } else { 3 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

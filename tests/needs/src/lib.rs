@@ -43,7 +43,7 @@ pub enum Need {
     /// A Fortran compiler, for MPI programs.
     Fortran,
     /// HDF5 for Python with MPI, and PnetCDF: those of Debian, with Open MPI.
-    Hdf5AndPnetcdf,
+    Hdf5AndNetcdf,
     /// The programs of libnfs.
     Libnfs,
     /// NFS-Ganesha with its VFS back end, rpcbind, and root to run both.
@@ -76,10 +76,12 @@ impl Need {
             Need::Mpich => succeeds("mpicc.mpich", &["-show"]),
             Need::OpenMpi => succeeds("mpicc.openmpi", &["--showme"]),
             Need::Fortran => succeeds("gfortran", &["--version"]),
-            Need::Hdf5AndPnetcdf => {
+            Need::Hdf5AndNetcdf => {
                 // h5py of Debian takes the module with MPI where a launcher has started it.
                 let h5py = "import mpi4py, h5py._debian_h5py_mpi";
-                succeeds("/usr/bin/python3", &["-c", h5py]) && Path::new("/usr/include/pnetcdf.h").exists()
+                succeeds("/usr/bin/python3", &["-c", h5py])
+                    && Path::new("/usr/include/pnetcdf.h").exists()
+                    && succeeds("sh", &["-c", "command -v ncdump && ls /usr/lib/*/libnetcdf_mpi.so"])
             }
             Need::Libnfs => Path::new("/usr/bin/nfs-ls").exists(),
             Need::Ganesha => {
@@ -110,7 +112,10 @@ impl fmt::Display for Need {
             Need::Mpich => "mpicc.mpich (packages mpich, libmpich-dev)",
             Need::OpenMpi => "mpicc.openmpi (packages openmpi-bin, libopenmpi-dev)",
             Need::Fortran => "gfortran",
-            Need::Hdf5AndPnetcdf => "h5py with MPI and PnetCDF (packages python3-h5py-mpi, libpnetcdf-dev)",
+            Need::Hdf5AndNetcdf => {
+                "h5py with MPI, PnetCDF and netCDF-4 (packages python3-h5py-mpi, libpnetcdf-dev, libnetcdf-mpi-dev, \
+                 netcdf-bin)"
+            },
             Need::Libnfs => "nfs-ls (package libnfs-utils)",
             Need::Ganesha => "root and ganesha.nfsd (packages nfs-ganesha, nfs-ganesha-vfs, rpcbind)",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",

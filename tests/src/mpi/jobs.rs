@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Marks the processes of one job, wherever its launcher starts them.
@@ -50,6 +50,9 @@ fn newest_source() -> SystemTime {
 
 /// The program with this name in `tests/mpi`, compiled for this MPI. `fortran1` to `fortran3` are the bindings of Fortran.
 pub(super) fn compiled(mpi: Mpi, name: &str) -> PathBuf {
+    // Tests of one process want the same program.
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let _turn = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = cache_dir().join("programs").join(mpi.name());
     std::fs::create_dir_all(&dir).expect("a directory below target");
     let program = dir.join(name);
@@ -67,8 +70,14 @@ pub(super) fn compiled(mpi: Mpi, name: &str) -> PathBuf {
         }
     };
     command.arg("-o").arg(&fresh).args(["-lpthread", "-ldl"]).current_dir(&dir);
-    if name == "pnetcdf" {
-        command.arg("-lpnetcdf");
+    match name {
+        "pnetcdf" => drop(command.arg("-lpnetcdf")),
+        "netcdf" => {
+            // Debian keeps the headers of its builds for several MPIs apart.
+            let libraries = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+            command.arg(format!("-I{libraries}/netcdf/mpi/include")).arg("-lnetcdf_mpi");
+        }
+        _ => {}
     }
     expect_success(&format!("compiling {name} for {}", mpi.name()), &command.output().expect("a compiler"));
     std::fs::rename(&fresh, &program).expect("a new program takes the old one's name");

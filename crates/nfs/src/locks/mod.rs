@@ -266,13 +266,14 @@ impl Locks {
             procedure::CANCEL => CancelArgs::read(&mut Reader::new(args)).map(drop)?,
             _ => UnlockArgs::read(&mut Reader::new(args)).map(drop)?,
         }
-        let channel = self.channel(sender.peer.ip());
+        let client = sender.peer.ip().to_canonical();
+        let channel = self.channel(client);
         let Some(turn) = channel.messages.try_acquire(1) else { return Ok(()) };
         let (locks, sender, args) = (self.clone(), *sender, args.to_vec());
         spawn(async move {
             if let Ok(Some(results)) = locks.ask(&sender, number, true, &args).await {
                 let number = number + procedure::TO_RES;
-                if let Err(error) = locks.call_back(&channel, sender.peer.ip(), number, &results).await {
+                if let Err(error) = locks.call_back(&channel, client, number, &results).await {
                     tracing::debug!(client = %sender.peer, %error, "the result of a lock call cannot be sent");
                 }
             }

@@ -6,12 +6,12 @@ use nfs3_types::nfs3::{
     SETATTR3res, SETATTR3resfail, SETATTR3resok, nfsstat3, nfstime3, sattr3,
 };
 use nfs3_types::xdr_codec::Void;
-use weft_client::{At, SetAttr};
+use weft_client::{At, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind};
 
 use super::{Files, by_handle, writable};
-use crate::attributes::{changes_of, post_op, size_of, time_of, wcc};
+use crate::attributes::{before_of, changes_of, post_op, size_of, time_of, wcc};
 use crate::opens::Access;
 use crate::target::{Sender, Target};
 
@@ -19,13 +19,24 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 const EXECUTE: u32 = 1;
 
+/// Changes beside a size, without the time that a new size sets by itself. Kernels ask for it with every
+/// truncation, and alone it would need the owner.
+fn without_own_time(changes: SetAttr, wanted: &sattr3) -> SetAttr {
+    match (size_of(wanted), &changes) {
+        (Some(_), SetAttr { atime: None, mtime: Some(SetTime::Now), .. }) => {
+            SetAttr { mtime: None, ..changes }
+        }
+        _ => changes,
+    }
+}
+
 impl Files {
     /// GETATTR.
     pub(crate) async fn getattr(&self, sender: &Sender, object: &[u8]) -> GETATTR3res {
         let attributes = async {
             let target = self.target(sender, object)?;
             let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
-            Ok(target.tell(attr))
+            Ok(self.tell(&target, attr).await)
         };
         match attributes.await {
             Ok(obj_attributes) => Nfs3Result::Ok(GETATTR3resok { obj_attributes }),
@@ -34,6 +45,10 @@ impl Files {
     }
 
     /// SETATTR. `guard`: the time of status change that the client knows.
+    ///
+    /// Attributes from before the change would have to be of the same transaction as it (RFC 1813, 2.6): a
+    /// client takes all that is new after them for its own change. What was read for the guard is not, so it
+    /// is told only where nothing was changed.
     pub(crate) async fn setattr(
         &self,
         sender: &Sender,
@@ -42,23 +57,29 @@ impl Files {
         guard: Option<nfstime3>,
     ) -> SETATTR3res {
         let target = self.target(sender, object);
-        let mut before = None;
+        let mut unchanged = None;
         let done = match &target {
-            Ok(target) => self.set(target, wanted, guard, &mut before).await,
+            Ok(target) => self.set(target, wanted, guard, &mut unchanged).await,
             Err(status) => Err(*status),
         };
         let target = target.ok();
         match done {
             Ok(attr) => {
                 let after = match (attr, &target) {
-                    (Some(attr), Some(target)) => Some(target.tell(attr)),
+                    (Some(attr), Some(target)) => Some(self.tell(target, attr).await),
                     _ => self.after_on(&target).await,
                 };
-                Nfs3Result::Ok(SETATTR3resok { obj_wcc: wcc(before.as_ref(), after) })
+                Nfs3Result::Ok(SETATTR3resok { obj_wcc: wcc(None, after) })
             }
             Err(status) => {
-                let after = self.after_on(&target).await;
-                Nfs3Result::Err((status, SETATTR3resfail { obj_wcc: wcc(before.as_ref(), after) }))
+                let after = match (&unchanged, &target) {
+                    (Some(attr), Some(target)) => Some(self.tell(target, attr.clone()).await),
+                    _ => self.after_on(&target).await,
+                };
+                Nfs3Result::Err((
+                    status,
+                    SETATTR3resfail { obj_wcc: wcc(unchanged.as_ref().map(before_of), after) },
+                ))
             }
         }
     }
@@ -68,17 +89,17 @@ impl Files {
         target: &Target,
         wanted: &sattr3,
         guard: Option<nfstime3>,
-        before: &mut Option<Attr>,
+        unchanged: &mut Option<Attr>,
     ) -> Result<Option<Attr>, nfsstat3> {
         if target.admission.rule.read_only {
             return Err(nfsstat3::NFS3ERR_ROFS);
         }
-        let changes = target.there(changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?);
+        let changes = without_own_time(changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?, wanted);
+        let changes = target.there(changes);
         if let Some(guard) = guard {
             let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
-            let is_same = time_of(&attr.ctime) == guard;
-            *before = Some(attr);
-            if !is_same {
+            if time_of(&attr.ctime) != guard {
+                *unchanged = Some(attr);
                 return Err(nfsstat3::NFS3ERR_NOT_SYNC);
             }
         }
@@ -120,7 +141,7 @@ impl Files {
         };
         match self.allowed(&target, wanted).await {
             Ok((attr, access)) => {
-                let obj_attributes = post_op(Some(target.tell(attr)));
+                let obj_attributes = post_op(Some(self.tell(&target, attr).await));
                 Nfs3Result::Ok(ACCESS3resok { obj_attributes, access })
             }
             Err(status) => Nfs3Result::Err((status, ACCESS3resfail { obj_attributes: Nfs3Option::None })),

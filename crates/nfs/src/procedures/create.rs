@@ -11,12 +11,12 @@ use nfs3_types::nfs3::{
     MKNOD3resfail, MKNOD3resok, Nfs3Option, Nfs3Result, SYMLINK3res, SYMLINK3resfail, SYMLINK3resok,
     createhow3, createverf3, fattr3, mknoddata3, nfs_fh3, nfsstat3, sattr3, specdata3, wcc_data,
 };
-use weft_client::{At, Client, SetAttr, SetTime};
+use weft_client::{At, Client, Made as New, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind, Time};
 
 use super::{Files, by_handle, by_name, new_name};
-use crate::attributes::{changes_of, device_of, mode_of, post_op, size_of, wcc};
+use crate::attributes::{changes_of, device_of, mode_of, post_op, size_of};
 use crate::place::Place;
 use crate::target::{Sender, Target};
 
@@ -44,7 +44,7 @@ impl Files {
         &self,
         sender: &Sender,
         place: Place<'_>,
-        make: impl AsyncFnOnce(&Target, &[u8]) -> Result<Attr, nfsstat3>,
+        make: impl AsyncFnOnce(&Target, &[u8]) -> Result<New, nfsstat3>,
     ) -> Made {
         let target = self.target_to_change(sender, place.dir);
         let made = match (&target, new_name(place.name)) {
@@ -52,12 +52,16 @@ impl Files {
             (Err(status), _) => Err(*status),
             (_, Err(status)) => Err(status),
         };
+        let mut change = None;
         let result = match (&target, made) {
-            (Ok(target), Ok(attr)) => Ok((target.handle(&self.keys, attr.ino), target.tell(attr))),
+            (Ok(target), Ok(New { attr, dir })) => {
+                change = dir;
+                Ok((target.handle(&self.keys, attr.ino), self.tell(target, attr).await))
+            }
             (_, Err(status)) => Err(status),
             (Err(status), _) => Err(*status),
         };
-        let dir_wcc = wcc(None, self.after_on(&target.ok()).await);
+        let dir_wcc = self.dir_wcc(target.as_ref().ok(), change).await;
         Made { result, dir_wcc }
     }
 
@@ -66,7 +70,7 @@ impl Files {
         let make = async |target: &Target, name: &[u8]| match how {
             createhow3::UNCHECKED(wanted) => self.create_unchecked(target, name, wanted).await,
             createhow3::GUARDED(wanted) => match self.create_new(target, name, wanted).await? {
-                Some(attr) => Ok(attr),
+                Some(new) => Ok(new),
                 None => Err(nfsstat3::NFS3ERR_EXIST),
             },
             createhow3::EXCLUSIVE(verifier) => self.create_exclusive(target, name, verifier).await,
@@ -88,13 +92,13 @@ impl Files {
         target: &Target,
         name: &[u8],
         wanted: &sattr3,
-    ) -> Result<Option<Attr>, nfsstat3> {
+    ) -> Result<Option<New>, nfsstat3> {
         changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?;
         let mode = mode_of(wanted).unwrap_or(0);
         // It is not opened: a file that is open to be written costs more to ask about.
         let made = target.client.start_mknod(At::child(target.ino, name), FileKind::File, mode, 0);
-        let attr = match self.call(made).await {
-            Ok(attr) => attr,
+        let New { attr, dir } = match self.call(made).await {
+            Ok(new) => new,
             Err(error) if error.status() == Some(Status::Exists) => return Ok(None),
             Err(error) => return Err(by_name(error)),
         };
@@ -102,7 +106,8 @@ impl Files {
         if let Some(bytes) = size_of(wanted).filter(|bytes| *bytes > 0) {
             self.truncate(&child, bytes).await?;
         }
-        self.with_attributes_of(target, attr, wanted).await.map(Some)
+        let attr = self.with_attributes_of(target, attr, wanted).await?;
+        Ok(Some(New { attr, dir }))
     }
 
     fn child(&self, dir: &Target, ino: u64) -> Target {
@@ -115,15 +120,10 @@ impl Files {
         }
     }
 
-    async fn create_unchecked(
-        &self,
-        target: &Target,
-        name: &[u8],
-        wanted: &sattr3,
-    ) -> Result<Attr, nfsstat3> {
+    async fn create_unchecked(&self, target: &Target, name: &[u8], wanted: &sattr3) -> Result<New, nfsstat3> {
         for _ in 0..ATTEMPTS_MAX {
-            if let Some(attr) = self.create_new(target, name, wanted).await? {
-                return Ok(attr);
+            if let Some(new) = self.create_new(target, name, wanted).await? {
+                return Ok(new);
             }
             let Some(attr) = self.existing(target, name).await? else { continue };
             if attr.kind != FileKind::File {
@@ -132,7 +132,8 @@ impl Files {
             if let Some(bytes) = size_of(wanted) {
                 self.truncate(&self.child(target, attr.ino), bytes).await?;
             }
-            return self.opens.attr(target.root(), attr.ino).await.map_err(by_handle);
+            let attr = self.opens.attr(target.root(), attr.ino).await.map_err(by_handle)?;
+            return Ok(New { attr, dir: None });
         }
         Err(nfsstat3::NFS3ERR_JUKEBOX)
     }
@@ -142,21 +143,22 @@ impl Files {
         target: &Target,
         name: &[u8],
         verifier: &createverf3,
-    ) -> Result<Attr, nfsstat3> {
+    ) -> Result<New, nfsstat3> {
         let (atime, mtime) = times_of(verifier);
         for _ in 0..ATTEMPTS_MAX {
-            if let Some(attr) = self.create_new(target, name, &sattr3::default()).await? {
+            if let Some(New { attr, dir }) = self.create_new(target, name, &sattr3::default()).await? {
                 let changes = SetAttr {
                     atime: Some(SetTime::To(atime)),
                     mtime: Some(SetTime::To(mtime)),
                     ..SetAttr::default()
                 };
                 let set = target.client.start_setattr(At::ino(attr.ino), false, &changes);
-                return self.call(set).await.map_err(by_name);
+                let attr = self.call(set).await.map_err(by_name)?;
+                return Ok(New { attr, dir });
             }
             let Some(attr) = self.existing(target, name).await? else { continue };
             let is_ours = attr.kind == FileKind::File && attr.atime == atime && attr.mtime == mtime;
-            return if is_ours { Ok(attr) } else { Err(nfsstat3::NFS3ERR_EXIST) };
+            return if is_ours { Ok(New { attr, dir: None }) } else { Err(nfsstat3::NFS3ERR_EXIST) };
         }
         Err(nfsstat3::NFS3ERR_JUKEBOX)
     }
@@ -200,8 +202,9 @@ impl Files {
         let make = async |target: &Target, name: &[u8]| {
             let mode = mode_of(wanted).unwrap_or(DIRECTORY_MODE);
             let made = target.client.start_mkdir(At::child(target.ino, name), mode);
-            let attr = self.call(made).await.map_err(by_name)?;
-            self.with_attributes_of(target, attr, &without_size(wanted)).await
+            let New { attr, dir } = self.call(made).await.map_err(by_name)?;
+            let attr = self.with_attributes_of(target, attr, &without_size(wanted)).await?;
+            Ok(New { attr, dir })
         };
         let Made { result, dir_wcc } = self.in_directory(sender, place, make).await;
         match result {
@@ -265,7 +268,7 @@ impl Files {
         target: &Target,
         name: &[u8],
         (kind, wanted, device): (FileKind, &sattr3, Option<&specdata3>),
-    ) -> Result<Attr, nfsstat3> {
+    ) -> Result<New, nfsstat3> {
         let rdev = match device {
             Some(device) => device_of(device).ok_or(nfsstat3::NFS3ERR_INVAL)?,
             None => 0,
@@ -273,8 +276,9 @@ impl Files {
         let client: &Client = &target.client;
         let mode = mode_of(wanted).unwrap_or(0);
         let made = client.start_mknod(At::child(target.ino, name), kind, mode, rdev);
-        let attr = self.call(made).await.map_err(by_name)?;
-        self.with_attributes_of(target, attr, &without_size(wanted)).await
+        let New { attr, dir } = self.call(made).await.map_err(by_name)?;
+        let attr = self.with_attributes_of(target, attr, &without_size(wanted)).await?;
+        Ok(New { attr, dir })
     }
 }
 

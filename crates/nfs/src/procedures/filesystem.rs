@@ -25,7 +25,7 @@ impl Files {
     async fn attributes_of(&self, sender: &Sender, object: &[u8]) -> Result<fattr3, nfsstat3> {
         let target = self.target(sender, object)?;
         let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
-        Ok(target.tell(attr))
+        Ok(self.tell(&target, attr).await)
     }
 
     /// FSSTAT, of any object.

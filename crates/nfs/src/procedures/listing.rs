@@ -205,13 +205,22 @@ impl Files {
         asked_at: Instant,
         listed: Listed,
     ) -> Result<dirlistplus3<'static>, nfsstat3> {
-        let mut entries = Vec::with_capacity(listed.entries.len());
-        for entry in listed.entries {
-            let name_attributes = match entry.attr {
+        let mut attrs = Vec::with_capacity(listed.entries.len());
+        let mut names = Vec::with_capacity(listed.entries.len());
+        for mut entry in listed.entries {
+            let known = match entry.attr.take() {
                 // One that was removed meanwhile has no attributes any more.
-                Some(attr) => post_op(self.told(target, asked_at, attr).await.ok()),
-                None => Nfs3Option::None,
+                Some(attr) => self.opens.brought_up_to_date(target.root(), asked_at, attr).await.ok(),
+                None => None,
             };
+            names.push((entry, known.is_some()));
+            attrs.extend(known);
+        }
+        let used_bytes = self.used.of_all(target.root(), &attrs).await;
+        let mut told = attrs.into_iter().zip(used_bytes).map(|(attr, used)| target.tell(attr, used));
+        let mut entries = Vec::with_capacity(names.len());
+        for (entry, is_known) in names {
+            let name_attributes = post_op(if is_known { told.next() } else { None });
             let name_handle = match name_attributes.is_some() {
                 true => Nfs3Option::Some(target.handle(&self.keys, entry.ino)),
                 false => Nfs3Option::None,

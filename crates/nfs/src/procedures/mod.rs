@@ -23,11 +23,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use nfs3_types::nfs3::{fattr3, nfsstat3};
+use nfs3_types::nfs3::{fattr3, nfsstat3, wcc_data};
 use weft_client::{Client, PendingCall};
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, DirChange};
 
+use crate::attributes::{dir_before_of, wcc};
 use crate::export::{Admission, Export, Exports};
 use crate::handle::HandleKeys;
 use crate::opens::Opens;
@@ -35,6 +36,7 @@ use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::status::{Named, status_of};
 use crate::target::{Sender, Target};
+use crate::used::Used;
 use crate::weft::Weft;
 use crate::workers::Workers;
 
@@ -47,6 +49,7 @@ pub(crate) struct Files {
     pub(crate) keys: HandleKeys,
     pub(crate) exports: RefCell<Rc<Exports>>,
     pub(crate) space: SpaceCache,
+    pub(crate) used: Used,
     pub(crate) refusals: Refusals,
 }
 
@@ -122,7 +125,25 @@ impl Files {
     /// Attributes after an operation, if they are to be had.
     pub(crate) async fn after(&self, target: &Target, ino: u64) -> Option<fattr3> {
         let attr = self.opens.attr(target.root(), ino).await.ok()?;
-        Some(target.tell(attr))
+        Some(self.tell(target, attr).await)
+    }
+
+    /// Attributes as the client is told them.
+    async fn tell(&self, target: &Target, attr: Attr) -> fattr3 {
+        let used_bytes = self.used.of(target.root(), &attr).await;
+        target.tell(attr, used_bytes)
+    }
+
+    /// A directory before and after a change of its names. Where the change does not say, or has failed, only
+    /// what it is now is known.
+    async fn dir_wcc(&self, target: Option<&Target>, change: Option<DirChange>) -> wcc_data {
+        match (target, change) {
+            (Some(target), Some(DirChange { before, after })) => {
+                wcc(Some(dir_before_of(&before)), Some(self.tell(target, after).await))
+            }
+            (Some(target), None) => wcc(None, self.after(target, target.ino).await),
+            (None, _) => wcc(None, None),
+        }
     }
 
     /// As [`Files::after`], where there may be no target.
@@ -136,7 +157,7 @@ impl Files {
     /// Attributes in a reply that was asked for at `asked_at`, for the client.
     async fn told(&self, target: &Target, asked_at: Instant, attr: Attr) -> weft_client::Result<fattr3> {
         let attr = self.opens.brought_up_to_date(target.root(), asked_at, attr).await?;
-        Ok(target.tell(attr))
+        Ok(self.tell(target, attr).await)
     }
 
     /// The inode of an export's root.

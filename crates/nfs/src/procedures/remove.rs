@@ -7,7 +7,7 @@ use nfs3_types::nfs3::{
 use weft_client::At;
 
 use super::{Files, by_name, new_name, old_name};
-use crate::attributes::{post_op, wcc};
+use crate::attributes::post_op;
 use crate::place::Place;
 use crate::target::{Sender, Target};
 
@@ -21,9 +21,9 @@ impl Files {
             self.call(target.client.start_unlink(at)).await.map_err(by_name)
         };
         let removed = removed.await;
-        let dir_wcc = wcc(None, self.after_on(&target.ok()).await);
+        let dir_wcc = self.dir_wcc(target.as_ref().ok(), removed.clone().ok().flatten()).await;
         match removed {
-            Ok(()) => Nfs3Result::Ok(REMOVE3resok { dir_wcc }),
+            Ok(_) => Nfs3Result::Ok(REMOVE3resok { dir_wcc }),
             Err(status) => Nfs3Result::Err((status, REMOVE3resfail { dir_wcc })),
         }
     }
@@ -37,9 +37,9 @@ impl Files {
             self.call(target.client.start_rmdir(at)).await.map_err(by_name)
         };
         let removed = removed.await;
-        let dir_wcc = wcc(None, self.after_on(&target.ok()).await);
+        let dir_wcc = self.dir_wcc(target.as_ref().ok(), removed.clone().ok().flatten()).await;
         match removed {
-            Ok(()) => Nfs3Result::Ok(RMDIR3resok { dir_wcc }),
+            Ok(_) => Nfs3Result::Ok(RMDIR3resok { dir_wcc }),
             Err(status) => Nfs3Result::Err((status, RMDIR3resfail { dir_wcc })),
         }
     }
@@ -58,10 +58,11 @@ impl Files {
             self.call(old.client.start_rename(from, to, 0)).await.map_err(by_name)
         };
         let renamed = renamed.await;
-        let fromdir_wcc = wcc(None, self.after_on(&old.ok()).await);
-        let todir_wcc = wcc(None, self.after_on(&new.ok()).await);
+        let [from, to] = renamed.clone().unwrap_or_default();
+        let fromdir_wcc = self.dir_wcc(old.as_ref().ok(), from).await;
+        let todir_wcc = self.dir_wcc(new.as_ref().ok(), to).await;
         match renamed {
-            Ok(()) => Nfs3Result::Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
+            Ok(_) => Nfs3Result::Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
             Err(status) => Nfs3Result::Err((status, RENAME3resfail { fromdir_wcc, todir_wcc })),
         }
     }
@@ -75,7 +76,8 @@ impl Files {
             self.call(object.client.start_link(At::ino(object.ino), false, to)).await.map_err(by_name)
         };
         let linked = linked.await;
-        let linkdir_wcc = wcc(None, self.after_on(&dir.ok()).await);
+        let change = linked.as_ref().ok().and_then(|made| made.dir.clone());
+        let linkdir_wcc = self.dir_wcc(dir.as_ref().ok(), change).await;
         let file_attributes = post_op(self.after_on(&object.ok()).await);
         match linked {
             Ok(_) => Nfs3Result::Ok(LINK3resok { file_attributes, linkdir_wcc }),

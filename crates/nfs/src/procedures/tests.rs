@@ -61,6 +61,7 @@ fn run(client: Client, key: &Key, exports: &[ExportOptions], test: impl AsyncFnO
             exports: RefCell::new(Rc::new(Exports::new(&client, exports))),
             keys: HandleKeys::of_cluster(std::slice::from_ref(key)),
             space: SpaceCache::default(),
+            used: Used::new(&workers),
             refusals: Default::default(),
             client,
             weft,

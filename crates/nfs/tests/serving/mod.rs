@@ -26,5 +26,11 @@ pub fn options(client: Client, key: &Key, path: &str) -> GatewayOptions {
 
 /// Serves at a free port of this host.
 pub fn serve(options: GatewayOptions) -> Serving {
-    Serving::start(options, Listeners::tcp(vec![TcpListener::bind("127.0.0.1:0").unwrap()])).unwrap()
+    serve_at(options, "127.0.0.1:0")
+}
+
+/// Serves at this address and port.
+pub fn serve_at(options: GatewayOptions, address: &str) -> Serving {
+    let listeners = Listeners::tcp(vec![TcpListener::bind(address).unwrap()]);
+    Serving::start(options, listeners).unwrap()
 }

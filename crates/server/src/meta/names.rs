@@ -5,11 +5,35 @@ use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{Engine, Op};
+use weft_wire::Added;
 use weft_wire::limits::{BODY_BYTES_MAX, DIRECTORY_PAGE_ENTRIES_MAX};
 use weft_wire::messages::*;
 
 /// Left of a body for what a page of a directory has besides its entries.
 const PAGE_OVERHEAD_BYTES: usize = 64;
+
+/// Whether it is one name in a directory that is given by number.
+fn is_one_name(at: &At) -> bool {
+    !at.path.is_empty() && !at.path.contains(&b'/')
+}
+
+/// The directory of a name before a change, where that is wanted. What is none fails by itself, later.
+fn dir_before<E: Engine>(op: &mut Op<'_, E>, is_wanted: Added<bool>, at: &At) -> Option<Attr> {
+    if !is_wanted.0 || !is_one_name(at) {
+        return None;
+    }
+    op.getattr(at.dir).ok().map(|attr| t::attr(&attr))
+}
+
+/// It before and after.
+fn dir_change<E: Engine>(
+    op: &mut Op<'_, E>,
+    before: Option<Attr>,
+) -> Result<Added<Option<DirChange>>, Failure> {
+    let Some(Attr { ino, size, mtime, ctime, .. }) = before else { return Ok(Added(None)) };
+    let after = t::attr(&op.getattr(ino)?);
+    Ok(Added(Some(DirChange { before: DirState { size, mtime, ctime }, after })))
+}
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// The attributes at the end of a path.
@@ -58,12 +82,14 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn mkdir(&self, call: &Call, request: MkdirRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now, effects| {
+            let dir = dir_before(op, request.with_dir, &request.at);
             let made = op.mkdir(&caller, now, t::at(&request.at), request.mode)?;
             if request.layout.is_some() {
                 let wish = t::layout_request(request.layout.as_ref());
                 op.set_layout(&caller, now, weft_meta::At::ino(made.attr.ino), &wish)?;
             }
-            self.leased_attr(op, effects, call, Some(&request.at), made.attr)
+            let reply = self.leased_attr(op, effects, call, Some(&request.at), made.attr)?;
+            Ok(AttrReply { dir: dir_change(op, dir)?, ..reply })
         })
         .await
     }
@@ -74,8 +100,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         let kind = t::kind_from_wire(request.kind);
         let rdev = u64::from(request.rdev);
         self.change(call, |op, now, effects| {
+            let dir = dir_before(op, request.with_dir, &request.at);
             let made = op.mknod(&caller, now, t::at(&request.at), kind, request.mode, rdev)?;
-            self.leased_attr(op, effects, call, Some(&request.at), made.attr)
+            let reply = self.leased_attr(op, effects, call, Some(&request.at), made.attr)?;
+            Ok(AttrReply { dir: dir_change(op, dir)?, ..reply })
         })
         .await
     }
@@ -84,8 +112,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn symlink(&self, call: &Call, request: SymlinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now, effects| {
+            let dir = dir_before(op, request.with_dir, &request.at);
             let made = op.symlink(&caller, now, t::at(&request.at), &request.target)?;
-            self.leased_attr(op, effects, call, Some(&request.at), made.attr)
+            let reply = self.leased_attr(op, effects, call, Some(&request.at), made.attr)?;
+            Ok(AttrReply { dir: dir_change(op, dir)?, ..reply })
         })
         .await
     }
@@ -94,8 +124,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn link(&self, call: &Call, request: LinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now, effects| {
+            let dir = dir_before(op, request.with_dir, &request.to);
             let attr = op.link(&caller, now, t::at(&request.from), request.follow, t::at(&request.to))?;
-            self.leased_attr(op, effects, call, Some(&request.to), attr)
+            let reply = self.leased_attr(op, effects, call, Some(&request.to), attr)?;
+            Ok(AttrReply { dir: dir_change(op, dir)?, ..reply })
         })
         .await
     }
@@ -106,9 +138,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.change(call, |op, now, effects| {
             // Of what a client removes itself it knows, but for a race that ends with the name missing, as it is then.
             let keep = |dir, ino| self.watchers.may_use(dir, ino, Some(call.session));
+            let dir = dir_before(op, request.with_dir, &request.at);
             op.unlink_keeping(&caller, now, t::at(&request.at), keep)?;
             effects.lease(Some(&request.at), None);
-            Ok(RemovedReply { parent: self.parent_attr(op, call, &request.at)? })
+            Ok(RemovedReply { parent: self.parent_attr(op, call, &request.at)?, dir: dir_change(op, dir)? })
         })
         .await
     }
@@ -117,8 +150,9 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn rmdir(&self, call: &Call, request: RmdirRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now, _| {
+            let dir = dir_before(op, request.with_dir, &request.at);
             op.rmdir(&caller, now, t::at(&request.at))?;
-            Ok(Empty {})
+            Ok(RmdirReply { dir: dir_change(op, dir)? })
         })
         .await
     }
@@ -129,8 +163,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let mode = t::rename_mode(request.flags)?;
         self.change(call, |op, now, _| {
             let keep = |dir, ino| self.watchers.may_use(dir, ino, None);
+            let [from, to] = [&request.from, &request.to].map(|at| dir_before(op, request.with_dirs, at));
             op.rename_keeping(&caller, now, t::at(&request.from), t::at(&request.to), mode, keep)?;
-            Ok(Empty {})
+            Ok(RenamedReply { from: dir_change(op, from)?, to: dir_change(op, to)? })
         })
         .await
     }
@@ -160,7 +195,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         call: &Call,
         at: &At,
     ) -> Result<Option<Attr>, Failure> {
-        if !self.watchers.watches(call.session) || at.path.is_empty() || at.path.contains(&b'/') {
+        if !self.watchers.watches(call.session) || !is_one_name(at) {
             return Ok(None);
         }
         Ok(Some(t::attr(&op.getattr(at.dir)?)))
@@ -168,7 +203,7 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Attributes as the reply has them: a directory with a default layout of its own shows it.
     pub(super) fn attr_reply(&self, op: &mut Op<'_, E>, attr: weft_meta::Attr) -> Result<AttrReply, Failure> {
-        let mut reply = AttrReply { attr: t::attr(&attr) };
+        let mut reply = AttrReply { attr: t::attr(&attr), dir: Added(None) };
         if attr.kind == weft_meta::Kind::Directory {
             let info = op.get_layout(&weft_meta::Caller::root(), weft_meta::At::ino(attr.ino))?;
             if let weft_meta::LayoutInfo::Directory { effective, own: Some(_) } = info {

@@ -15,7 +15,7 @@ use weft_storage::FaultPlan;
 use weft_transport::Link;
 use weft_wire::messages::*;
 use weft_wire::security::Capability;
-use weft_wire::{Header, Op, Status};
+use weft_wire::{Added, Header, Op, Status};
 
 fn mkdir(request_id: u64) -> (Call, MkdirRequest) {
     let header = Header { slot: 1, ..Header::request(Op::Mkdir, request_id) };
@@ -26,7 +26,7 @@ fn mkdir(request_id: u64) -> (Call, MkdirRequest) {
         holder: weft_wire::security::Holder::SERVERS,
         trusted_with_sizes: true,
     };
-    (call, MkdirRequest { caller: ROOT, at, mode: 0o755, layout: None })
+    (call, MkdirRequest { caller: ROOT, at, mode: 0o755, layout: None, with_dir: Added(false) })
 }
 
 fn fails(sync: SyncMode) {

@@ -6,7 +6,7 @@ use crate::meta::SESSION_GRACE;
 use weft_storage::FaultPlan;
 use weft_wire::messages::*;
 use weft_wire::security::Capability;
-use weft_wire::{Header, Op, Status};
+use weft_wire::{Added, Header, Op, Status};
 
 fn a_repeated_request_is_answered_and_not_done_again<W: Way>() {
     let cluster = Cluster::<W>::start(2);
@@ -24,19 +24,32 @@ fn a_repeated_request_is_answered_and_not_done_again<W: Way>() {
 fn names_are_made_found_listed_moved_and_removed<W: Way>() {
     let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
-    let mkdir = |path, layout| MkdirRequest { caller: ROOT, at: at(path), mode: 0o755, layout };
+    let mkdir = |path, layout| MkdirRequest {
+        caller: ROOT,
+        at: at(path),
+        mode: 0o755,
+        layout,
+        with_dir: Added(false),
+    };
     let wish = LayoutWish { strip_bytes: 8192, server_count: 0, first_server_plus_1: 0 };
     client.call(&mkdir("d", Some(wish))).unwrap();
     assert_eq!(client.call(&lookup("d")).unwrap().attr.layout.unwrap().strip_bytes(), 8192);
     let file = client.call(&create("d/f", 0)).unwrap();
     assert_eq!(file.capability.unwrap().rights, 0, "only to ask for the size");
     assert_eq!(file.attr.layout.unwrap().strip_bytes(), 8192);
-    let symlink = SymlinkRequest { caller: ROOT, at: at("l"), target: b"d/f".to_vec() };
+    let symlink =
+        SymlinkRequest { caller: ROOT, at: at("l"), target: b"d/f".to_vec(), with_dir: Added(false) };
     client.call(&symlink).unwrap();
     assert_eq!(client.call(&lookup("l")).unwrap().attr.ino, file.attr.ino);
     let readlink = ReadlinkRequest { caller: ROOT, at: at("l") };
     assert_eq!(client.call(&readlink).unwrap().target, b"d/f");
-    let rename = |from, to, flags| RenameRequest { caller: ROOT, from: at(from), to: at(to), flags };
+    let rename = |from, to, flags| RenameRequest {
+        caller: ROOT,
+        from: at(from),
+        to: at(to),
+        flags,
+        with_dirs: Added(false),
+    };
     client.call(&rename("d/f", "g", 0)).unwrap();
     assert_eq!(client.call(&rename("g", "l", rename_flags::NOREPLACE)).unwrap_err().status, Status::Exists);
     let list = ReadDirRequest { caller: ROOT, ino: ROOT_INO, after: 0, entries_max: 2, with_attrs: true };
@@ -47,7 +60,7 @@ fn names_are_made_found_listed_moved_and_removed<W: Way>() {
     assert_eq!((&rest.entries[0].name[..], rest.end), (&b"g"[..], true));
     client.call(&unlink("g")).unwrap();
     assert_eq!(client.call(&lookup("g")).unwrap_err().status, Status::NotFound);
-    client.call(&RmdirRequest { caller: ROOT, at: at("d") }).unwrap();
+    client.call(&RmdirRequest { caller: ROOT, at: at("d"), with_dir: Added(false) }).unwrap();
 }
 
 fn in_sync_mode_changes_are_acknowledged_too<W: Way>() {
@@ -261,7 +274,15 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
         let replaced = client.call(&create(name, 0)).unwrap().attr.ino;
         client.call(&create("new", 0)).unwrap();
         client.call(&lookup(name)).unwrap();
-        client.call(&RenameRequest { caller: ROOT, from: at("new"), to: at(name), flags: 0 }).unwrap();
+        client
+            .call(&RenameRequest {
+                caller: ROOT,
+                from: at("new"),
+                to: at(name),
+                flags: 0,
+                with_dirs: Added(false),
+            })
+            .unwrap();
         let by_number = At { dir: replaced, path: Vec::new() };
         let open = OpenRequest { caller: ROOT, at: by_number, access: rights::READ, follow: true };
         let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);

@@ -364,7 +364,7 @@ pub(super) fn lookup(path: &str) -> LookupRequest {
 }
 
 pub(super) fn unlink(path: &str) -> UnlinkRequest {
-    UnlinkRequest { caller: ROOT, at: at(path) }
+    UnlinkRequest { caller: ROOT, at: at(path), with_dir: weft_wire::Added(false) }
 }
 
 /// Tries until it holds.

@@ -3,6 +3,7 @@
 //! A name is an [`At`]: an inode and a path relative to it. The server walks the path, so every operation is
 //! one round trip, however deep the path.
 
+use crate::body::Added;
 use crate::claims::{Caller, Vetting};
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use weft_layout::Layout;
@@ -149,6 +150,24 @@ crate::message! {
         pub layout: Option<Layout>,
     }
 
+    /// What of a directory a change of its names moves.
+    pub struct DirState {
+        /// Size.
+        pub size: u64,
+        /// Last change of names.
+        pub mtime: Time,
+        /// Last change of attributes.
+        pub ctime: Time,
+    }
+
+    /// A directory before and after a change of its names, both of the change's own transaction.
+    pub struct DirChange {
+        /// Before.
+        pub before: DirState,
+        /// After.
+        pub after: Attr,
+    }
+
     /// A requested layout; 0 means the default.
     pub struct LayoutWish {
         /// Strip size.
@@ -163,6 +182,8 @@ crate::message! {
     pub struct AttrReply {
         /// The attributes of the inode.
         pub attr: Attr,
+        /// The directory of a name that was made, where the request asks for it.
+        pub dir: Added<Option<DirChange>>,
     }
 
     /// See [`crate::Op::GetAttr`].

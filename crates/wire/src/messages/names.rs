@@ -1,6 +1,7 @@
 //! Names: directories, links, lookups.
 
-use super::inode::{At, Attr, FileKind, LayoutWish};
+use super::inode::{At, Attr, DirChange, FileKind, LayoutWish};
+use crate::body::Added;
 use crate::claims::Caller;
 
 /// Bits of [`RenameRequest::flags`], as in renameat2(2).
@@ -32,6 +33,8 @@ crate::message! {
         pub mode: u32,
         /// Default layout of new files in it.
         pub layout: Option<LayoutWish>,
+        /// Whether to return the directory before and after, if it is given by inode and one name.
+        pub with_dir: Added<bool>,
     }
 
     /// See [`crate::Op::Mknod`].
@@ -46,6 +49,8 @@ crate::message! {
         pub mode: u32,
         /// Device number.
         pub rdev: u32,
+        /// Whether to return the directory before and after, if it is given by inode and one name.
+        pub with_dir: Added<bool>,
     }
 
     /// See [`crate::Op::Symlink`].
@@ -56,6 +61,8 @@ crate::message! {
         pub at: At,
         /// Where it points.
         pub target: Vec<u8>,
+        /// Whether to return the directory before and after, if it is given by inode and one name.
+        pub with_dir: Added<bool>,
     }
 
     /// See [`crate::Op::Readlink`].
@@ -82,6 +89,8 @@ crate::message! {
         pub follow: bool,
         /// The new name.
         pub to: At,
+        /// Whether to return the directory before and after, if it is given by inode and one name.
+        pub with_dir: Added<bool>,
     }
 
     /// See [`crate::Op::Unlink`].
@@ -90,12 +99,16 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
+        /// Whether to return the directory before and after, if it is given by inode and one name.
+        pub with_dir: Added<bool>,
     }
 
     /// Reply to [`crate::Op::Unlink`].
     pub struct RemovedReply {
         /// The directory after the removal, for clients that watch and gave its inode and one name.
         pub parent: Option<Attr>,
+        /// The directory, where the request asks for it.
+        pub dir: Added<Option<DirChange>>,
     }
 
     /// See [`crate::Op::Rmdir`].
@@ -104,6 +117,14 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
+        /// Whether to return the directory before and after, if it is given by inode and one name.
+        pub with_dir: Added<bool>,
+    }
+
+    /// Reply to [`crate::Op::Rmdir`].
+    pub struct RmdirReply {
+        /// The directory above, where the request asks for it.
+        pub dir: Added<Option<DirChange>>,
     }
 
     /// See [`crate::Op::Rename`].
@@ -116,6 +137,16 @@ crate::message! {
         pub to: At,
         /// See [`rename_flags`].
         pub flags: u32,
+        /// Whether to return the directories before and after, if each is given by inode and one name.
+        pub with_dirs: Added<bool>,
+    }
+
+    /// Reply to [`crate::Op::Rename`].
+    pub struct RenamedReply {
+        /// The directory of the old name, where the request asks for it.
+        pub from: Added<Option<DirChange>>,
+        /// That of the new name.
+        pub to: Added<Option<DirChange>>,
     }
 
     /// See [`crate::Op::ReadDir`].

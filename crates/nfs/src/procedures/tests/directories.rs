@@ -3,7 +3,7 @@
 use super::files::create;
 use super::*;
 use crate::place::Place;
-use nfs3_types::nfs3::{createhow3, ftype3};
+use nfs3_types::nfs3::{createhow3, createverf3, ftype3, mknoddata3, nfstime3, wcc_data};
 
 async fn mkdir(gateway: &Gateway, dir: &[u8], name: &str) -> Vec<u8> {
     let place = Place { dir, name: name.as_bytes() };
@@ -57,7 +57,7 @@ fn every_name_is_listed_once_whatever_the_size_of_replies() {
     let mut calls: Vec<_> = calls.collect();
     weft_client::finish_all(&mut calls);
     let made: std::collections::HashSet<u64> =
-        calls.into_iter().filter_map(|call| call.wait().ok()).map(|attr| attr.ino).collect();
+        calls.into_iter().filter_map(|call| call.wait().ok()).map(|made| made.attr.ino).collect();
     with_gateway(&cluster, async |gateway| {
         let top = gateway.root().await;
         let (dir, attr) = gateway.find(&top, "d").await.unwrap();
@@ -153,5 +153,62 @@ fn nothing_leads_out_of_an_export() {
         assert_eq!(listed[0].1, listed[1].1, "its parent is itself");
         client.rename("/x/export/d/e", "/other/e", 0).unwrap();
         assert_eq!(gateway.find(&e, "..").await.unwrap_err(), nfsstat3::NFS3ERR_NOENT);
+    });
+}
+
+/// A directory before and after, of a reply; both must be there.
+fn change(wcc: &wcc_data) -> ((u64, nfstime3, nfstime3), (u64, nfstime3, nfstime3)) {
+    let (Nfs3Option::Some(before), Nfs3Option::Some(after)) = (&wcc.before, &wcc.after) else {
+        panic!("{wcc:?}")
+    };
+    ((before.size, before.mtime, before.ctime), (after.size, after.mtime, after.ctime))
+}
+
+#[test]
+fn a_change_tells_its_directory_before_and_after() {
+    let cluster = Cluster::start(1, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let now = async || {
+            let attr = gateway.attr(&top).await.unwrap();
+            (attr.size, attr.mtime, attr.ctime)
+        };
+        let place = |name: &'static str| Place { dir: &top, name: name.as_bytes() };
+        let mut known = now().await;
+        // Each change begins where the one before ended: nobody else has changed anything.
+        let mut follow = |wcc: &wcc_data, what: &str| {
+            let (before, after) = change(wcc);
+            assert_eq!(before, known, "before {what}");
+            assert!(after.2 != before.2, "{what} moves the time");
+            known = after;
+        };
+        let files = &gateway.files;
+        let how = |bits| createhow3::GUARDED(mode(bits));
+        let made = files.create(&root(), place("f"), &how(0o600)).await.unwrap();
+        follow(&made.dir_wcc, "CREATE");
+        let file = bytes(&made.obj.unwrap());
+        let exclusive = createhow3::EXCLUSIVE(createverf3([7; 8]));
+        follow(&files.create(&root(), place("x"), &exclusive).await.unwrap().dir_wcc, "exclusive CREATE");
+        let made = files.mkdir(&root(), place("d"), &mode(0o755)).await.unwrap();
+        follow(&made.dir_wcc, "MKDIR");
+        let dir = bytes(&made.obj.unwrap());
+        follow(&files.symlink(&root(), place("s"), b"f").await.unwrap().dir_wcc, "SYMLINK");
+        let fifo = mknoddata3::NF3FIFO(mode(0o600));
+        follow(&files.mknod(&root(), place("p"), &fifo).await.unwrap().dir_wcc, "MKNOD");
+        follow(&files.link(&root(), &file, place("l")).await.unwrap().linkdir_wcc, "LINK");
+        let inside = Place { dir: &dir, name: b"l" };
+        let renamed = files.rename(&root(), place("l"), inside).await.unwrap();
+        follow(&renamed.fromdir_wcc, "RENAME");
+        let (before, after) = change(&renamed.todir_wcc);
+        assert_ne!(before, after);
+        files.remove(&root(), inside).await.unwrap();
+        follow(&files.remove(&root(), place("f")).await.unwrap().dir_wcc, "REMOVE");
+        follow(&files.rmdir(&root(), place("d")).await.unwrap().dir_wcc, "RMDIR");
+        assert_eq!(now().await, known, "what was told last is what it is");
+        let Nfs3Result::Err((nfsstat3::NFS3ERR_NOENT, failed)) = files.remove(&root(), place("f")).await
+        else {
+            panic!("there is no such name")
+        };
+        assert!(failed.dir_wcc.before.is_none() && failed.dir_wcc.after.is_some());
     });
 }

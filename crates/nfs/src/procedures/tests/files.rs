@@ -92,9 +92,10 @@ fn a_size_is_set_and_times_that_are_set_stay() {
         assert_eq!((attr.size, attr.mtime), (100, time), "a sync does not touch it");
         let guarded = gateway.files.setattr(&root(), &file, &mode(0o600), Some(time)).await;
         let Nfs3Result::Err((nfsstat3::NFS3ERR_NOT_SYNC, fail)) = guarded else { panic!("{guarded:?}") };
-        assert_eq!(fail.obj_wcc.before.unwrap().ctime, attr.ctime);
-        let guarded = gateway.files.setattr(&root(), &file, &mode(0o600), Some(attr.ctime)).await;
-        assert_eq!(status(&guarded), nfsstat3::NFS3_OK);
+        let (before, after) = (fail.obj_wcc.before.unwrap(), fail.obj_wcc.after.unwrap());
+        assert_eq!((before.ctime, after.ctime), (attr.ctime, attr.ctime), "nothing was changed");
+        let guarded = gateway.files.setattr(&root(), &file, &mode(0o600), Some(attr.ctime)).await.unwrap();
+        assert!(guarded.obj_wcc.before.is_none(), "what the guard was read with is another transaction");
         let longer = sattr3 { size: Nfs3Option::Some(1 << 40), ..sattr3::default() };
         gateway.files.setattr(&root(), &file, &longer, None).await.unwrap();
         assert_eq!(gateway.attr(&file).await.unwrap().size, 1 << 40);
@@ -244,5 +245,69 @@ fn the_file_system_is_described() {
             let conf = gateway.files.pathconf(&root(), object).await.unwrap();
             assert!(conf.name_max == 255 && conf.no_trunc && !conf.case_insensitive);
         }
+    });
+}
+
+#[test]
+fn holes_take_no_space() {
+    let cluster = Cluster::start(2, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let dir = gateway.root().await;
+        let file = create(&gateway, &dir, "f", createhow3::GUARDED(mode(0o600))).await.unwrap();
+        let used = async || {
+            let by_handle = gateway.attr(&file).await.unwrap();
+            assert_eq!(gateway.find(&dir, "f").await.unwrap().1.used, by_handle.used, "by its name");
+            let listed = gateway.files.readdirplus(&root(), &dir, 0, (8192, 32768)).await.unwrap();
+            let entry = listed.reply.entries.0.into_iter().find(|entry| entry.name.as_ref() == b"f").unwrap();
+            assert_eq!(entry.name_attributes.unwrap().used, by_handle.used, "in a listing");
+            (by_handle.size, by_handle.used)
+        };
+        assert_eq!(used().await, (0, 0));
+        write(&gateway, &file, 0, b"small", stable_how::FILE_SYNC).await;
+        assert_eq!(used().await, (5, 4096));
+        let longer = sattr3 { size: Nfs3Option::Some(1 << 30), ..sattr3::default() };
+        gateway.files.setattr(&root(), &file, &longer, None).await.unwrap();
+        let (size, sparse_bytes) = used().await;
+        assert_eq!((size, sparse_bytes < 1 << 20), (1 << 30, true), "{sparse_bytes}");
+        write(&gateway, &file, 1 << 28, &vec![1; 8 << 20], stable_how::FILE_SYNC).await;
+        let (_, with_data_bytes) = used().await;
+        assert!((8 << 20..10 << 20).contains(&with_data_bytes), "{with_data_bytes}");
+    });
+}
+
+#[test]
+fn servers_are_asked_once_for_the_space_of_a_file_that_does_not_change() {
+    let mut cluster = Cluster::start(1, 4096);
+    let (client, native, key) = (cluster.client(), cluster.client(), cluster.key.clone());
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (gone, is_gone) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            stopped.recv().unwrap();
+            cluster.stop_server(1);
+            gone.send(()).unwrap();
+            // The metadata server stays until the test is over.
+            let _ = stopped.recv();
+        });
+        with_client(client, &key, async |gateway| {
+            let dir = gateway.root().await;
+            let make = async |name| {
+                let file = create(&gateway, &dir, name, createhow3::GUARDED(mode(0o600))).await.unwrap();
+                let longer = sattr3 { size: Nfs3Option::Some(1 << 30), ..sattr3::default() };
+                gateway.files.setattr(&root(), &file, &longer, None).await.unwrap();
+                file
+            };
+            let (asked, not_asked) = (make("asked").await, make("not-asked").await);
+            let known = gateway.attr(&asked).await.unwrap();
+            gateway.files.opens.close_everything().await;
+            // Another time: what is known of the file does not count any more.
+            let changes = weft_client::SetAttr { mode: Some(0o640), ..Default::default() };
+            native.setattr("/not-asked", false, &changes).unwrap();
+            stop.send(()).unwrap();
+            is_gone.recv().unwrap();
+            assert_eq!(gateway.attr(&asked).await.unwrap().used, known.used, "as it was");
+            assert_eq!(gateway.attr(&not_asked).await.unwrap().used, 1 << 30, "as much as its size needs");
+        });
+        drop(stop);
     });
 }

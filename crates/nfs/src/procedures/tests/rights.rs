@@ -5,7 +5,7 @@ use super::*;
 use crate::place::Place;
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
-    createhow3, stable_how,
+    createhow3, nfstime3, set_atime, set_mtime, stable_how,
 };
 
 const ALL: u32 = 63;
@@ -96,6 +96,108 @@ fn a_write_ends_set_id_bits() {
         let who = sender(USER);
         gateway.files.write(&who, &file, 0, stable_how::UNSTABLE, vec![1].into()).await.unwrap();
         assert_eq!(gateway.attr(&file).await.unwrap().mode, 0o777);
+    });
+}
+
+/// What a kernel sends for truncate(2).
+fn size_as_of_truncate(bytes: u64) -> sattr3 {
+    sattr3 { size: Nfs3Option::Some(bytes), mtime: set_mtime::SET_TO_SERVER_TIME, ..sattr3::default() }
+}
+
+#[test]
+fn who_may_write_a_file_of_another_truncates_it() {
+    let cluster = Cluster::start(2, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let file = create(&gateway, &top, "f", createhow3::GUARDED(mode(0o666))).await.unwrap();
+        let (who, other) = (sender(USER), sender(USER + 1));
+        gateway.files.write(&who, &file, 0, stable_how::UNSTABLE, vec![1; 10_000]).await.unwrap();
+        let past = nfstime3 { seconds: 77, nseconds: 0 };
+        let old = sattr3 { mtime: set_mtime::SET_TO_CLIENT_TIME(past), ..sattr3::default() };
+        for bytes in [5000, 5000, 0] {
+            gateway.files.setattr(&root(), &file, &old, None).await.unwrap();
+            let set = gateway.files.setattr(&who, &file, &size_as_of_truncate(bytes), None).await;
+            assert_eq!(status(&set), nfsstat3::NFS3_OK, "{bytes}");
+            let attr = gateway.attr(&file).await.unwrap();
+            assert_eq!((attr.size, attr.mtime == past), (bytes, false));
+        }
+        gateway.files.setattr(&root(), &file, &mode(0o644), None).await.unwrap();
+        let set = gateway.files.setattr(&other, &file, &size_as_of_truncate(9), None).await;
+        assert_eq!(status(&set), nfsstat3::NFS3ERR_ACCES);
+        assert_eq!(gateway.attr(&file).await.unwrap().size, 0);
+    });
+}
+
+#[test]
+fn an_owner_truncates_whatever_the_mode() {
+    let cluster = Cluster::start(2, 4096);
+    cluster.client().mkdir("/d", 0o777).unwrap();
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let (dir, _) = gateway.find(&top, "d").await.unwrap();
+        let who = sender(USER);
+        let file = create_as(&gateway, &who, &dir, "f", createhow3::GUARDED(mode(0o444))).await.unwrap();
+        let truncate = async |who: &Sender, bytes| {
+            status(&gateway.files.setattr(who, &file, &size_as_of_truncate(bytes), None).await)
+        };
+        assert_eq!(truncate(&who, 10).await, nfsstat3::NFS3_OK);
+        gateway.files.opens.close_everything().await;
+        assert_eq!(truncate(&who, 5).await, nfsstat3::NFS3_OK);
+        assert_eq!(gateway.attr(&file).await.unwrap().size, 5);
+        assert_eq!(truncate(&sender(USER + 1), 0).await, nfsstat3::NFS3ERR_ACCES);
+    });
+}
+
+#[test]
+fn who_may_write_sets_both_times_to_now_and_only_the_owner_others() {
+    let cluster = Cluster::start(1, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let file = create(&gateway, &top, "f", createhow3::GUARDED(mode(0o622))).await.unwrap();
+        let (now, to) = (set_atime::SET_TO_SERVER_TIME, nfstime3 { seconds: 77, nseconds: 0 });
+        let set = async |atime, mtime| {
+            let wanted = sattr3 { atime, mtime, ..sattr3::default() };
+            status(&gateway.files.setattr(&sender(USER), &file, &wanted, None).await)
+        };
+        assert_eq!(set(now, set_mtime::SET_TO_SERVER_TIME).await, nfsstat3::NFS3_OK);
+        let given = set_mtime::SET_TO_CLIENT_TIME(to);
+        assert_eq!(set(set_atime::DONT_CHANGE, given).await, nfsstat3::NFS3ERR_PERM);
+        let now_alone = set(set_atime::DONT_CHANGE, set_mtime::SET_TO_SERVER_TIME).await;
+        assert_eq!(now_alone, nfsstat3::NFS3ERR_PERM, "as utimensat(2) with UTIME_OMIT");
+        gateway.files.setattr(&root(), &file, &mode(0o644), None).await.unwrap();
+        let now = set_atime::SET_TO_SERVER_TIME;
+        assert_eq!(set(now, set_mtime::SET_TO_SERVER_TIME).await, nfsstat3::NFS3ERR_ACCES);
+    });
+}
+
+#[test]
+fn a_creators_writes_and_truncations_end_set_id_bits() {
+    let cluster = Cluster::start(2, 4096);
+    cluster.client().mkdir("/d", 0o777).unwrap();
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let (dir, _) = gateway.find(&top, "d").await.unwrap();
+        let who = sender(USER);
+        let file = create_as(&gateway, &who, &dir, "f", createhow3::GUARDED(mode(0o6555))).await.unwrap();
+        let write = async |who: &Sender| {
+            gateway.files.write(who, &file, 0, stable_how::UNSTABLE, vec![1; 9]).await.unwrap();
+            gateway.attr(&file).await.unwrap().mode
+        };
+        let truncate = async |who: &Sender, bytes| {
+            gateway.files.setattr(who, &file, &size_as_of_truncate(bytes), None).await.unwrap();
+            gateway.attr(&file).await.unwrap().mode
+        };
+        let again = async |bits| gateway.files.setattr(&who, &file, &mode(bits), None).await.unwrap();
+        assert_eq!(write(&who).await, 0o555);
+        again(0o6755).await;
+        assert_eq!(write(&who).await, 0o755, "also of a file that is open");
+        again(0o4755).await;
+        assert_eq!(truncate(&who, 3).await, 0o755);
+        again(0o2755).await;
+        assert_eq!(truncate(&who, 3).await, 0o755, "also to the size that it has");
+        again(0o6755).await;
+        assert_eq!((write(&root()).await, truncate(&root(), 0).await), (0o6755, 0o6755), "root's do not");
+        assert_eq!(write(&who).await, 0o755);
     });
 }
 
