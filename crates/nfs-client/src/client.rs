@@ -90,7 +90,7 @@ fn way_of<'a>(url: &NfsUrl, options: &'a ConnectOptions) -> Result<Box<dyn Fn() 
         Failure::new(ErrorKind::Unreachable, why).of("use RDMA", "")
     })?;
     let memory = url.rdma_memory;
-    Ok(Box::new(move || Box::new(RdmaWay::new(fabric.clone(), memory))))
+    Ok(Box::new(move || Box::new(RdmaWay::new(fabric, memory))))
 }
 
 impl NfsClient {
