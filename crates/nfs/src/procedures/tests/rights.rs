@@ -111,7 +111,7 @@ fn who_may_write_a_file_of_another_truncates_it() {
         let top = gateway.root().await;
         let file = create(&gateway, &top, "f", createhow3::GUARDED(mode(0o666))).await.unwrap();
         let (who, other) = (sender(USER), sender(USER + 1));
-        gateway.files.write(&who, &file, 0, stable_how::UNSTABLE, vec![1; 10_000]).await.unwrap();
+        gateway.files.write(&who, &file, 0, stable_how::UNSTABLE, vec![1; 10_000].into()).await.unwrap();
         let past = nfstime3 { seconds: 77, nseconds: 0 };
         let old = sattr3 { mtime: set_mtime::SET_TO_CLIENT_TIME(past), ..sattr3::default() };
         for bytes in [5000, 5000, 0] {
@@ -180,7 +180,7 @@ fn a_creators_writes_and_truncations_end_set_id_bits() {
         let who = sender(USER);
         let file = create_as(&gateway, &who, &dir, "f", createhow3::GUARDED(mode(0o6555))).await.unwrap();
         let write = async |who: &Sender| {
-            gateway.files.write(who, &file, 0, stable_how::UNSTABLE, vec![1; 9]).await.unwrap();
+            gateway.files.write(who, &file, 0, stable_how::UNSTABLE, vec![1; 9].into()).await.unwrap();
             gateway.attr(&file).await.unwrap().mode
         };
         let truncate = async |who: &Sender, bytes| {
