@@ -8,7 +8,7 @@
 //!   test model ... ok                  │     requests of all shapes against a model
 //!   test nfs-kernel ... ok             │     slow: the kernel's NFS client on a gateway, tests/guest/nfs-kernel.sh
 //!   test nfs-locks ... ok              │     slow: its locks against a mount's, tests/guest/nfs-locks.sh
-//!   test nfs-rdma-client ... ok        │     slow: `weft nfs` over RDMA on the kernel's server, tests/guest/nfs-rdma-client.sh
+//!   test nfs-rdma-client ... ok        │     slow: `weft nfs` over RDMA on the kernel's server and a gateway, tests/guest/nfs-rdma-client.sh
 //!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
@@ -69,7 +69,7 @@ fn alone() -> Vec<Job> {
             &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-rdma-client.sh")],
         )
         .uses_weft()
-        .seconds(600)
+        .seconds(900)
         .slow(),
         model("model-all").slow(),
         black_box("mount", &["a_large_"]).slow(),
