@@ -45,9 +45,9 @@ impl Service for Echo {
                 (Ok(_), Ok(bytes)) => known(Some(Placed { at: 8, bytes: bytes as usize }), bytes as usize),
                 _ => Needs::More,
             },
-            SINK => reader.u32().map_or(Needs::More, |bytes| {
-                known(Some(Placed { at: 4, bytes: bytes as usize }), 0)
-            }),
+            SINK => reader
+                .u32()
+                .map_or(Needs::More, |bytes| known(Some(Placed { at: 4, bytes: bytes as usize }), 0)),
             LARGE => reader.u32().map_or(Needs::More, |bytes| known(None, bytes as usize)),
             _ => known(None, 0),
         }
