@@ -13,7 +13,7 @@ use weft_onc_rpc::xdr::Writer;
 use weft_onc_server::{Limits, Rdma, RdmaListener, Server, Transport};
 use weft_reactor::spawn;
 use weft_verbs::{Endpoint, WorkKind};
-use weft_verbs_double::{Adapter, Pretend, PretendOptions};
+use weft_verbs_double::{Adapter, Delivery, Pretend, PretendOptions};
 
 use common::{ECHO, Echo, LARGE, LATER, NULL, Watch, call, echo, pattern, run};
 use peer::{Peer, usual};
@@ -38,7 +38,16 @@ impl Net {
 
 /// Runs a server over RDMA, and `client` in a thread.
 fn with_rdma(limits: Limits, client: impl FnOnce(Net, Watch) + Send + 'static) -> usize {
-    let server = Pretend::new(PretendOptions::default());
+    with_rdma_on(PretendOptions::default(), limits, client)
+}
+
+/// The same on adapters of this kind.
+fn with_rdma_on(
+    options: PretendOptions,
+    limits: Limits,
+    client: impl FnOnce(Net, Watch) + Send + 'static,
+) -> usize {
+    let server = Pretend::new(options);
     let adapter = Adapter::new("pretend1", "127.0.0.2".parse().unwrap());
     let peers = server.another_host(vec![adapter]);
     let listener = RdmaListener::bind(&server, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -392,8 +401,9 @@ fn what_is_no_call_and_what_has_a_wrong_key_ends_its_connection_and_no_other() {
 
 #[test]
 fn a_connection_may_be_lost_at_any_step() {
-    with_rdma(Limits::default(), |net, watch| {
-        for step in 0..6 {
+    let options = PretendOptions { delivery: Delivery::Shuffled, ..PretendOptions::default() };
+    with_rdma_on(options, Limits::default(), |net, watch| {
+        for step in (0..6).cycle().take(30) {
             let mut peer = net.connect();
             peer.call(0, Chunks::default(), &call(0, NULL, Writer::new()));
             peer.receive().unwrap();
