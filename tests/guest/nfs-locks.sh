@@ -16,7 +16,10 @@ fail() {
     dmesg | tail -n 20
     exit 1
 }
-command -v rpcbind rpc.statd > /dev/null || { echo "skipped: needs rpcbind and rpc.statd"; exit 0; }
+command -v rpcbind rpc.statd > /dev/null || {
+    echo "this job needs rpcbind and rpc.statd: apt-get install rpcbind nfs-common"
+    exit 1
+}
 
 # Locks by fcntl(2): `lock FILE try|wait COMMAND...` runs the command with the file locked; 9: another has it.
 lock=/tmp/lock.py

@@ -34,8 +34,8 @@ use() { # PLACE OPTIONS DIRECTORY
 }
 
 if ! command -v rpc.mountd > /dev/null; then
-    echo "skipped: the package nfs-kernel-server is not installed"
-    exit 0
+    echo "this job needs the kernel's NFS server: apt-get install nfs-kernel-server"
+    exit 1
 fi
 step "the kernel's server"
 modprobe -a nfsd rpcrdma
