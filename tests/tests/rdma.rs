@@ -8,6 +8,7 @@
 //!   test model ... ok                  │     requests of all shapes against a model
 //!   test nfs-kernel ... ok             │     slow: the kernel's NFS client on a gateway, tests/guest/nfs-kernel.sh
 //!   test nfs-locks ... ok              │     slow: its locks against a mount's, tests/guest/nfs-locks.sh
+//!   test nfs-rdma ... ok             │     slow: the same client over RDMA, tests/guest/nfs-rdma.sh
 //!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
@@ -59,6 +60,11 @@ fn alone() -> Vec<Job> {
             .seconds(400)
             .slow(),
         Job::new("nfs-locks", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-locks.sh")])
+            .uses_weft()
+            .seconds(400)
+            .slow(),
+        Job::new("nfs-rdma", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-rdma.sh")])
+            .env("WEFT_TEST_HOST", SERVER)
             .uses_weft()
             .seconds(400)
             .slow(),
