@@ -9,7 +9,7 @@
 //!   test nfs-kernel ... ok             │     slow: the kernel's NFS client on a gateway, tests/guest/nfs-kernel.sh
 //!   test nfs-locks ... ok              │     slow: its locks against a mount's, tests/guest/nfs-locks.sh
 //!   test nfs-rdma ... ok               │     slow: the same client over RDMA, tests/guest/nfs-rdma.sh
-//!   test nfs-rdma-client ... ok        │     slow: `weft nfs` over RDMA on the kernel's server and a gateway, tests/guest/nfs-rdma-client.sh
+//!   test nfs-rdma-client ... ok        │     slow: `weft nfs` over RDMA on two servers, tests/guest/nfs-rdma-client.sh
 //!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘

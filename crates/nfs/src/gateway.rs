@@ -19,6 +19,7 @@ use nfs3_types::xdr_codec::Pack;
 use weft_client::Client;
 
 use crate::args;
+use crate::attributes::post_op;
 use crate::duplicates::{CALLS_MAX, Duplicates, WRITES_MAX};
 use crate::export::{ExportOptions, Exports};
 use crate::handle::HandleKeys;
@@ -31,7 +32,7 @@ use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::target::Sender;
 use crate::used::Used;
-use crate::weft::Weft;
+use crate::weft::{Weft, both};
 use crate::workers::Workers;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{nlm, nsm};
@@ -317,13 +318,29 @@ impl Gateway {
         })
     }
 
+    /// Over RDMA the reply has attributes. Linux expects them: if the head of a mount's first READ is shorter,
+    /// it shifts the data in its page, where the adapter has already put them.
     async fn read(&self, sender: &Sender, file: &[u8], part: (u64, u32), buffers: &Buffers) -> Outcome {
-        match self.files.read(sender, file, part, buffers).await {
+        let with_attributes = buffers.are_of_rdma();
+        let asking = async {
+            match self.files.target(sender, file) {
+                Ok(target) if with_attributes => self.files.after(&target, target.ino).await,
+                _ => None,
+            }
+        };
+        let (read, attributes) = both(self.files.read(sender, file, part, buffers), asking).await;
+        let read = if with_attributes && attributes.is_none() {
+            // Of a file that was read they are missing for a moment only.
+            read.and(Err(nfsstat3::NFS3ERR_JUKEBOX))
+        } else {
+            read
+        };
+        match read {
             Ok(read) => {
                 let bytes = read.data.len() as u32;
                 self.count(|counts| counts.read_bytes += u64::from(bytes));
                 let mut head = packed(&nfsstat3::NFS3_OK);
-                head.extend(packed(&post_op_attr::None));
+                head.extend(packed(&post_op(attributes)));
                 head.extend(packed(&bytes));
                 head.extend(packed(&read.eof));
                 head.extend(packed(&bytes));
@@ -331,7 +348,7 @@ impl Gateway {
             }
             Err(status) => {
                 let file_attributes = match self.files.target(sender, file) {
-                    Ok(target) => crate::attributes::post_op(self.files.after(&target, target.ino).await),
+                    Ok(target) => post_op(self.files.after(&target, target.ino).await),
                     Err(_) => post_op_attr::None,
                 };
                 let failed: READ3res<'_> = Nfs3Result::Err((status, READ3resfail { file_attributes }));

@@ -68,6 +68,11 @@ impl Buffers {
         Buffers { registered: Some(Registered { pool, connection }) }
     }
 
+    /// Whether the call has come over RDMA.
+    pub fn are_of_rdma(&self) -> bool {
+        self.registered.is_some()
+    }
+
     /// A buffer of so many bytes, with anything in it.
     pub fn take(&self, bytes: usize) -> Buffer {
         let pooled = self.registered.as_ref().filter(|_| bytes > 0).and_then(|from| {

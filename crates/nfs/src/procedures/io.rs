@@ -1,7 +1,8 @@
 //! READ, WRITE and COMMIT (RFC 1813, 3.3.6, 3.3.7 and 3.3.21).
 //!
 //! Replies to READ and unstable WRITE have no attributes: to ask for them would cost as much as the operation
-//! itself, or more while the file is written, and clients ask when they need them.
+//! itself, or more while the file is written, and clients ask when they need them. Those to READ over RDMA have
+//! them, for Linux.
 
 use nfs3_types::nfs3::{
     COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, nfsstat3,
