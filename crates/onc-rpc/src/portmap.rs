@@ -108,6 +108,17 @@ mod tests {
     }
 
     #[test]
+    fn any_bytes_are_an_address_or_refused() {
+        let seeds = ["::1.8.1", "192.0.2.7.255.255", ""];
+        let seeds = seeds.map(|text| Writer::new().opaque(text.as_bytes()).into_bytes());
+        weft_test_fuzz::run("onc-address", &seeds, |bytes| {
+            if let Ok(port) = decode_port_of_address(bytes) {
+                assert_ne!(port, Some(0));
+            }
+        });
+    }
+
+    #[test]
     fn a_mapping_is_four_words() {
         let mapping = Mapping { program: 100_003, version: 3, protocol: TCP, port: 2049 };
         let bytes = mapping.write(Writer::new()).into_bytes();
