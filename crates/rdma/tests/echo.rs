@@ -21,10 +21,10 @@ use weft_rdma::{
 };
 use weft_reactor::{MailSender, Notify, Reactor, ReactorOptions, mailbox, spawn};
 use weft_verbs::{
-    Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, MemoryPiece, Receives,
+    Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, Receives,
     Registration, SendWork, TrafficClass, VerbsError, Work, WorkKind, WorkStatus,
 };
-use weft_verbs_double::{Adapter, Pretend, PretendDevice, PretendEndpoint, PretendOptions, PretendQueue};
+use weft_verbs_double::{Adapter, Pretend, PretendEndpoint, PretendOptions, PretendQueue, RegisteredMemory};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ECHO: u8 = 0;
@@ -228,8 +228,7 @@ const CHUNK: usize = (RECEIVES + 1) * RECEIVE_BYTES;
 struct Client {
     endpoint: PretendEndpoint,
     queue: PretendQueue,
-    memory: Box<[u8]>,
-    registration: <PretendDevice as Device>::Registration,
+    memory: RegisteredMemory,
 }
 
 impl Client {
@@ -240,23 +239,16 @@ impl Client {
         let options =
             EndpointOptions { send_depth: 16, pieces: 1, inline_bytes: 0, reads_out: 0, reads_in: 4 };
         endpoint.create_queue_pair(&options, &queue, Receives::Own(RECEIVES as u32))?;
-        let memory = vec![0; CHUNK + 4096].into_boxed_slice();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        // SAFETY: the memory is this client's, and outlives the registration.
-        let registration = unsafe { device.register(memory.as_ptr() as usize, memory.len(), access) }?;
-        let mut client = Client { endpoint, queue, memory, registration };
+        let memory = RegisteredMemory::new(&device, CHUNK + 4096, access)?;
+        let mut client = Client { endpoint, queue, memory };
         (0..RECEIVES).for_each(|slot| client.post_receive(slot));
         client.endpoint.connect(said, PATIENCE)?;
         Ok(client)
     }
 
-    fn piece(&self, at: usize, bytes: usize) -> MemoryPiece {
-        let address = self.memory.as_ptr() as u64 + at as u64;
-        MemoryPiece { address, bytes: bytes as u32, local_key: self.registration.local_key() }
-    }
-
     fn post_receive(&mut self, slot: usize) {
-        let piece = self.piece(slot * RECEIVE_BYTES, RECEIVE_BYTES);
+        let piece = self.memory.piece(slot * RECEIVE_BYTES, RECEIVE_BYTES);
         // SAFETY: this part of the memory is for receives.
         unsafe { self.endpoint.post_receive(&[(slot as u64, piece)]) }.unwrap();
     }
@@ -264,7 +256,7 @@ impl Client {
     fn send(&mut self, message: &[u8]) {
         let at = RECEIVES * RECEIVE_BYTES;
         self.memory[at..at + message.len()].copy_from_slice(message);
-        let pieces = [self.piece(at, message.len())];
+        let pieces = [self.memory.piece(at, message.len())];
         let (work, signalled) = (Work::Send, true);
         let work = SendWork { id: 1 << 40, work, pieces: &pieces, signalled, fenced: false, inline: false };
         // SAFETY: the pretended adapter takes the bytes at once.
@@ -276,7 +268,7 @@ impl Client {
         let mut message = vec![what];
         message.extend((self.memory.as_ptr() as u64 + CHUNK as u64).to_le_bytes());
         message.extend(chunk_bytes.to_le_bytes());
-        message.extend(self.registration.remote_key().to_le_bytes());
+        message.extend(self.memory.registration.remote_key().to_le_bytes());
         message.extend(text);
         self.send(&message);
         let (deadline, mut done) = (Instant::now() + PATIENCE, Vec::new());

@@ -26,6 +26,7 @@ mod memory;
 mod options;
 mod pinned;
 mod queues;
+mod registered;
 mod state;
 mod wakeup;
 
@@ -34,3 +35,4 @@ pub use endpoint::{PretendEndpoint, PretendListener};
 pub use fabric::{Pretend, PretendDevice, PretendRegistration, PretendWindow};
 pub use options::{Adapter, Costs, Delivery, Faults, NotReady, Pinning, PretendOptions, When, usual_limits};
 pub use queues::{PretendQueue, PretendShared};
+pub use registered::RegisteredMemory;

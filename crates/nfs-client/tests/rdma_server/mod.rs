@@ -13,11 +13,11 @@ use weft_onc_rpc::rdma::{Body, Chunks, PrivateData, RdmaError, RdmaHeader, Segme
 use weft_onc_rpc::reply;
 use weft_onc_rpc::xdr::Writer;
 use weft_verbs::{
-    Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, Listener, MemoryPiece,
-    Receives, Registration, SendWork, Work, WorkDone, WorkKind, WorkStatus,
+    Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, Listener, Receives,
+    SendWork, Work, WorkDone, WorkKind, WorkStatus,
 };
 use weft_verbs_double::{
-    Adapter, Pretend, PretendDevice, PretendEndpoint, PretendListener, PretendOptions, PretendQueue,
+    Adapter, Pretend, PretendEndpoint, PretendListener, PretendOptions, PretendQueue, RegisteredMemory,
 };
 
 pub const NFS: u32 = 100_003;
@@ -55,8 +55,7 @@ pub struct Call {
 pub struct Peer {
     endpoint: PretendEndpoint,
     queue: PretendQueue,
-    memory: Box<[u8]>,
-    registration: <PretendDevice as Device>::Registration,
+    memory: RegisteredMemory,
     arrived: VecDeque<WorkDone>,
     pub connection: usize,
     /// What the client has said of itself.
@@ -74,35 +73,17 @@ impl Peer {
         let options =
             EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 4, reads_in: 0 };
         endpoint.create_queue_pair(&options, &queue, Receives::Own(RECEIVES as u32)).unwrap();
-        let memory = vec![0; DATA_AT + DATA_BYTES].into_boxed_slice();
-        // SAFETY: the memory is this peer's, and outlives the registration.
-        let registration =
-            unsafe { device.register(memory.as_ptr() as usize, memory.len(), Access::LOCAL_WRITE) }.unwrap();
+        let memory = RegisteredMemory::new(&device, DATA_AT + DATA_BYTES, Access::LOCAL_WRITE).unwrap();
         let said = PrivateData::decode(endpoint.private_data());
         let (arrived, credits) = (VecDeque::new(), 32);
-        let mut peer = Peer {
-            endpoint,
-            queue,
-            memory,
-            registration,
-            arrived,
-            connection,
-            said,
-            credits,
-            ends_key: None,
-        };
+        let mut peer = Peer { endpoint, queue, memory, arrived, connection, said, credits, ends_key: None };
         (0..RECEIVES).for_each(|slot| peer.post_receive(slot));
         peer.endpoint.accept(own).unwrap();
         peer
     }
 
-    fn piece(&self, at: usize, bytes: usize) -> MemoryPiece {
-        let address = self.memory.as_ptr() as u64 + at as u64;
-        MemoryPiece { address, bytes: bytes as u32, local_key: self.registration.local_key() }
-    }
-
     fn post_receive(&mut self, slot: usize) {
-        let piece = self.piece(slot * MESSAGE_BYTES, MESSAGE_BYTES);
+        let piece = self.memory.piece(slot * MESSAGE_BYTES, MESSAGE_BYTES);
         // SAFETY: this part of the memory is for receives.
         unsafe { self.endpoint.post_receive(&[(slot as u64, piece)]) }.unwrap();
     }
@@ -122,7 +103,7 @@ impl Peer {
 
     /// Posts work, and waits for its end.
     pub fn work(&mut self, work: Work, at: usize, bytes: usize) -> WorkStatus {
-        let pieces = [self.piece(at, bytes)];
+        let pieces = [self.memory.piece(at, bytes)];
         let work =
             SendWork { id: 1 << 40, work, pieces: &pieces, signalled: true, fenced: false, inline: false };
         // SAFETY: the memory is this peer's, which waits for the end.

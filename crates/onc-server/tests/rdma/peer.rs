@@ -10,7 +10,7 @@ use weft_verbs::{
     Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, MemoryPiece, Receives,
     Registration, SendWork, TrafficClass, Window, Work, WorkKind, WorkStatus,
 };
-use weft_verbs_double::{Pretend, PretendDevice, PretendEndpoint, PretendQueue, PretendWindow};
+use weft_verbs_double::{Pretend, PretendEndpoint, PretendQueue, PretendWindow, RegisteredMemory};
 
 use crate::common::PATIENCE;
 
@@ -33,8 +33,7 @@ pub struct Peer {
     window: Option<PretendWindow>,
     pub endpoint: PretendEndpoint,
     queue: PretendQueue,
-    pub registration: <PretendDevice as Device>::Registration,
-    memory: Box<[u8]>,
+    memory: RegisteredMemory,
 }
 
 /// A message of the server's.
@@ -62,24 +61,16 @@ impl Peer {
         let options =
             EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 0, reads_in: 16 };
         endpoint.create_queue_pair(&options, &queue, Receives::Own(RECEIVES as u32)).unwrap();
-        let memory = vec![0; HEAP + HEAP_BYTES].into_boxed_slice();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND;
-        // SAFETY: the memory is this peer's, and outlives the registration.
-        let registration =
-            unsafe { device.register(memory.as_ptr() as usize, memory.len(), access) }.unwrap();
-        let mut peer = Peer { window: None, endpoint, queue, registration, memory };
+        let memory = RegisteredMemory::new(&device, HEAP + HEAP_BYTES, access).unwrap();
+        let mut peer = Peer { window: None, endpoint, queue, memory };
         (0..RECEIVES).for_each(|slot| peer.post_receive(slot));
         peer.endpoint.connect(said, PATIENCE).unwrap();
         peer
     }
 
-    fn piece(&self, at: usize, bytes: usize) -> MemoryPiece {
-        let address = self.memory.as_ptr() as u64 + at as u64;
-        MemoryPiece { address, bytes: bytes as u32, local_key: self.registration.local_key() }
-    }
-
     fn post_receive(&mut self, slot: usize) {
-        let piece = self.piece(slot * MESSAGE_BYTES, MESSAGE_BYTES);
+        let piece = self.memory.piece(slot * MESSAGE_BYTES, MESSAGE_BYTES);
         // SAFETY: this part of the memory is for receives.
         unsafe { self.endpoint.post_receive(&[(slot as u64, piece)]) }.unwrap();
     }
@@ -92,7 +83,7 @@ impl Peer {
 
     pub fn send_bytes(&mut self, message: &[u8]) {
         self.memory[SENDS..SENDS + message.len()].copy_from_slice(message);
-        let piece = self.piece(SENDS, message.len());
+        let piece = self.memory.piece(SENDS, message.len());
         self.post(Work::Send, &[piece]);
     }
 
@@ -108,7 +99,7 @@ impl Peer {
     /// Memory that is offered.
     pub fn segment(&self, at: usize, bytes: usize) -> Segment {
         let offset = self.memory.as_ptr() as u64 + (HEAP + at) as u64;
-        Segment { handle: self.registration.remote_key(), bytes: bytes as u32, offset }
+        Segment { handle: self.memory.registration.remote_key(), bytes: bytes as u32, offset }
     }
 
     /// Memory that is offered to be read.
@@ -123,7 +114,7 @@ impl Peer {
         let handle = window.next_key();
         let work = Work::Bind {
             window_key: handle,
-            local_key: self.registration.local_key(),
+            local_key: self.memory.registration.local_key(),
             address: segment.offset,
             bytes: segment.bytes.into(),
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
