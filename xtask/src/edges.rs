@@ -62,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Crates that are tests: they may use everything.
 const TESTS: &[&str] = &[
     "weft-tests",
+    "weft-test-cluster",
     "weft-test-fuzz",
     "weft-test-needs",
     "weft-test-random",

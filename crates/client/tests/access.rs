@@ -1,14 +1,12 @@
 //! Every method and movement, against real servers and a model of one byte after the other.
 
-mod common;
-
-use common::{Cluster, pattern};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use weft_client::{
     AccessOptions, Client, Direction, File, Method, Movement, OpenOptions, Sieving, Transport,
 };
 use weft_layout::{Extent, Level, Regions};
+use weft_test_cluster::{Cluster, pattern};
 
 const STRIP_BYTES: u32 = 4096;
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Shm, Transport::Rdma];

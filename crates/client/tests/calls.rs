@@ -1,14 +1,12 @@
 //! Metadata calls under way by the hundred, from one thread.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::Cluster;
 use weft_client::{
     Client, ConnectOptions, ErrorKind, OpenOptions, PendingCall, Progress, Transport, after_poll,
     before_poll, finish_all,
 };
+use weft_test_cluster::Cluster;
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 
 /// More than there are exactly-once slots.

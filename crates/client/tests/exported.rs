@@ -1,13 +1,11 @@
 //! Open files that are passed to other clients, and what reading into many buffers allocates.
 
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 
-use common::{Cluster, pattern};
 use weft_client::{Client, ConnectOptions, EXPORT_BYTES_MAX, ErrorKind, File, OpenOptions, Transport};
+use weft_test_cluster::{Cluster, pattern};
 use weft_wire::Status;
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
 

@@ -1,12 +1,10 @@
 //! Servers that go and come back, and processes that fork.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, pattern};
 use weft_client::{Client, ConnectOptions, ErrorKind, OpenOptions, Transport};
+use weft_test_cluster::{Cluster, pattern};
 
 fn create() -> OpenOptions {
     OpenOptions::new().read(true).write(true).create(true)
@@ -88,9 +86,9 @@ fn a_close_that_waits_while_the_metadata_server_is_started_again_leaves_nothing_
         assert_eq!(client.stat(name, true).unwrap().size, 10_000);
     }
     assert_eq!(kept.write_at(&[1; 10], 0).unwrap(), 10);
-    assert_eq!(common::gauge(&client, "open_files"), 1, "the one that was not closed");
+    assert_eq!(weft_test_cluster::gauge(&client, "open_files"), 1, "the one that was not closed");
     kept.close().unwrap();
-    assert_eq!(common::gauge(&client, "open_files"), 0);
+    assert_eq!(weft_test_cluster::gauge(&client, "open_files"), 0);
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! The client against real servers, over TCP, shared memory, and RDMA with pretended adapters.
 
-mod common;
-
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 
-use common::{Cluster, pattern};
 use weft_client::{
     At, Client, ErrorKind, LockKind, LockWait, OpenOptions, SetAttr, SetTime, Transport, wait_all,
 };
 use weft_layout::{Extent, Level, Partition, Regions};
+use weft_test_cluster::{Cluster, pattern};
 use weft_wire::Op;
 use weft_wire::messages::{FileKind, LayoutWish, Time, rename_flags};
 
@@ -369,7 +367,7 @@ fn a_change_of_attributes_and_the_report_before_it_are_one_message() {
         assert_eq!(refused.report_and_setattr(file.ino(), &mode).unwrap_err().errno(), libc::EPERM);
         assert_eq!(file.flush().unwrap().unwrap().size, 10_000, "what was refused with it is reported later");
         file.close().unwrap();
-        common::eventually("two changes, one report, one close", || {
+        weft_test_cluster::eventually("two changes, one report, one close", || {
             let after = counts();
             [0, 1, 2].map(|at| after[at] - before[at]) == [2, 1, 1]
         });
@@ -380,7 +378,7 @@ fn a_change_of_attributes_and_the_report_before_it_are_one_message() {
 fn closes_that_wait_are_one_message() {
     over_all(|cluster, client| {
         let other = cluster.client(Transport::Tcp);
-        let told = || (common::gauge(&other, "open_files"), asked(&other, Op::Close));
+        let told = || (weft_test_cluster::gauge(&other, "open_files"), asked(&other, Op::Close));
         let before = told();
         let open = |client: &Client, name: usize| client.open(&*format!("/later{name}"), &create()).unwrap();
         let files: Vec<_> = (0..24).map(|name| open(&client, name)).collect();
@@ -391,7 +389,7 @@ fn closes_that_wait_are_one_message() {
         let expected: Vec<usize> = (1..=3).chain([0]).chain(4..=15).chain([0]).chain(1..=7).collect();
         assert_eq!(waiting, expected);
         let closed = |open_files, messages| {
-            common::eventually("the closes that were sent", || {
+            weft_test_cluster::eventually("the closes that were sent", || {
                 told() == (before.0 + open_files, before.1 + messages)
             });
         };

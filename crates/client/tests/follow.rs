@@ -1,11 +1,9 @@
 //! Clients go on while servers are added and move: real servers, real sockets, every byte that was written is read back.
 
-mod common;
-
-use common::{Cluster, eventually, pattern};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use weft_client::{Client, LockKind, LockTarget, LockWait, OpenOptions, Transport};
+use weft_test_cluster::{Cluster, eventually, pattern};
 
 const STRIP_BYTES: u32 = 16 << 10;
 const BLOCK_BYTES: usize = 100_000;

@@ -1,18 +1,16 @@
 //! What only RDMA does: rails, registered memory, kinds of traffic, and what happens where it does not work. Over pretended
 //! adapters, with real servers; what is counted is what was asked of the adapters.
 
-mod common;
-
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, eventually, pattern};
 use weft_client::{
     AccessOptions, Client, ConnectOptions, ErrorKind, File, ForeignMemory, Movement, OpenOptions,
     RdmaMechanism, RdmaOptions, RdmaServerPlan, Transport, register_memory, unregister_memory,
 };
 use weft_layout::{Extent, Level, Regions};
+use weft_test_cluster::{Cluster, eventually, pattern};
 use weft_verbs_double::PretendOptions;
 use weft_wire::Status;
 use weft_wire::messages::{ScrubReply, scrub_action, scrub_found};

@@ -1,9 +1,7 @@
 //! Data, holes, space and copies of striped files, against real servers.
 
-mod common;
-
-use common::{Cluster, pattern};
 use weft_client::{Client, File, OpenOptions, Transport};
+use weft_test_cluster::{Cluster, pattern};
 use weft_wire::messages::LayoutWish;
 
 const STRIP_BYTES: u32 = 64 << 10;

@@ -81,7 +81,15 @@ impl Serving {
     ///
     /// # Errors
     /// The thread cannot be started, or has no descriptors.
-    pub fn start<F: Fabric>(options: GatewayOptions, listeners: Listeners<F>) -> io::Result<Serving> {
+    pub fn start(options: GatewayOptions, listeners: Listeners) -> io::Result<Serving> {
+        Serving::start_over(options, listeners)
+    }
+
+    /// As [`start`](Serving::start), over any RDMA.
+    ///
+    /// # Errors
+    /// As [`start`](Serving::start).
+    pub fn start_over<F: Fabric>(options: GatewayOptions, listeners: Listeners<F>) -> io::Result<Serving> {
         let addresses = listeners.tcp.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let rdma_addresses = listeners.rdma.iter().map(RdmaListener::address).collect();
         let (control, requests) = mailbox(REQUESTS_MAX);

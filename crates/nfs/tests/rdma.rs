@@ -24,7 +24,7 @@ fn serve(cluster: &Cluster) -> (Serving, Pretend) {
     let rdma = vec![RdmaListener::bind(&host, "127.0.0.1:0".parse().unwrap()).unwrap()];
     let tcp = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
     let options = serving::options(cluster.client(), &cluster.key, "/");
-    (Serving::start(options, Listeners { tcp, rdma }).unwrap(), clients)
+    (Serving::start_over(options, Listeners { tcp, rdma }).unwrap(), clients)
 }
 
 fn connect(serving: &Serving, clients: &Pretend, rdma_memory: RdmaMemory) -> NfsClient {

@@ -24,6 +24,7 @@ use crate::shared::{Confirmed, Shared};
 use crate::slow::SlowRequestMs;
 use crate::stop::StopFlag;
 use crate::storage::{RING_ENTRIES, Storage, calibrate, open_data, open_names};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weft_meta::FjallOptions;
@@ -39,17 +40,50 @@ const FILES_MAX: usize = 4;
 
 /// A server whose storage is open and which listens, on sockets and with RDMA: clients that connect now wait
 /// for [`Server::run`].
-pub struct Server<F: Fabric = RdmaCore> {
+pub struct Server {
     shared: Arc<Shared>,
     keys: ClusterKeys,
     key_file: Option<PathBuf>,
     config: ClusterConfig,
     server: ServerConfig,
-    doors: Doors<F>,
+    front: Box<dyn Front>,
     storage: Storage,
     calibration: Calibration,
     restore: bool,
     files: (MailSender<FileMap>, Mailbox<FileMap>),
+}
+
+/// A server's doors, of whichever RDMA they are. Behind it is all code that depends on the RDMA, so that this
+/// crate has it for the real one: programs that start servers do not compile it again.
+trait Front: Send {
+    fn log(&self, server: &ServerConfig);
+
+    /// Serves until the server is stopped.
+    fn serve(self: Box<Self>, run: &Run, stored: Stored) -> io::Result<End>;
+}
+
+/// What a server serves.
+struct Stored {
+    storage: Storage,
+    calibration: Calibration,
+    restore: bool,
+    files: Mailbox<FileMap>,
+}
+
+impl<F: Fabric> Front for Doors<F> {
+    fn log(&self, server: &ServerConfig) {
+        Doors::log(self, server);
+    }
+
+    fn serve(self: Box<Self>, run: &Run, stored: Stored) -> io::Result<End> {
+        match stored.storage {
+            Storage::Data(files, engine, storage) => {
+                let ring_entries = (engine == DiskEngine::Ring).then_some(RING_ENTRIES);
+                run_io::run(run, files, storage, stored.calibration, ring_entries, *self)
+            }
+            Storage::Names(names) => run_meta::run(run, *names, stored.files, stored.restore, *self),
+        }
+    }
 }
 
 impl Server {
@@ -62,21 +96,24 @@ impl Server {
         name: &str,
         keys: impl Into<ClusterKeys>,
     ) -> Result<Server, ServerError> {
-        Server::start_over(config, name, keys, RdmaCore::load)
+        Server::start_real(config, name, keys.into())
     }
-}
 
-impl<F: Fabric> Server<F> {
+    /// Not generic, so that this crate has the whole server for the real RDMA.
+    fn start_real(config: &ClusterConfig, name: &str, keys: ClusterKeys) -> Result<Server, ServerError> {
+        Server::open(config, name, keys, RdmaCore::load, FjallOptions::default().boot_id)
+    }
+
     /// As [`Server::start`], over the RDMA that `load` gives.
     ///
     /// # Errors
     /// See [`ServerError`].
-    pub fn start_over(
+    pub fn start_over<F: Fabric>(
         config: &ClusterConfig,
         name: &str,
         keys: impl Into<ClusterKeys>,
         load: impl FnOnce() -> Result<F, VerbsError>,
-    ) -> Result<Server<F>, ServerError> {
+    ) -> Result<Server, ServerError> {
         Server::start_in_boot(config, name, keys, load, FjallOptions::default().boot_id)
     }
 
@@ -86,14 +123,23 @@ impl<F: Fabric> Server<F> {
     ///
     /// # Errors
     /// See [`ServerError`].
-    pub fn start_in_boot(
+    pub fn start_in_boot<F: Fabric>(
         config: &ClusterConfig,
         name: &str,
         keys: impl Into<ClusterKeys>,
         load: impl FnOnce() -> Result<F, VerbsError>,
         boot_id: [u8; 16],
-    ) -> Result<Server<F>, ServerError> {
-        let keys = keys.into();
+    ) -> Result<Server, ServerError> {
+        Server::open(config, name, keys.into(), load, boot_id)
+    }
+
+    fn open<F: Fabric>(
+        config: &ClusterConfig,
+        name: &str,
+        keys: ClusterKeys,
+        load: impl FnOnce() -> Result<F, VerbsError>,
+        boot_id: [u8; 16],
+    ) -> Result<Server, ServerError> {
         let ring = KeyRing::new(&keys);
         let server = config.server(name)?.clone();
         process_limits::raise();
@@ -129,7 +175,7 @@ impl<F: Fabric> Server<F> {
             key_file: None,
             config: config.clone(),
             server,
-            doors,
+            front: Box::new(doors),
             storage,
             calibration,
             restore: false,
@@ -146,13 +192,13 @@ impl<F: Fabric> Server<F> {
     /// back from a copy. All I/O servers must be up. What was made since has no names any more, and nothing
     /// of it is removed.
     #[must_use]
-    pub fn accept_older(self) -> Server<F> {
+    pub fn accept_older(self) -> Server {
         Server { restore: true, ..self }
     }
 
     /// The cluster's keys are in this file: what changes in it is taken over while the server runs.
     #[must_use]
-    pub fn follow_keys(self, path: PathBuf) -> Server<F> {
+    pub fn follow_keys(self, path: PathBuf) -> Server {
         Server { key_file: Some(path), ..self }
     }
 
@@ -171,19 +217,13 @@ impl<F: Fabric> Server<F> {
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, keys, key_file, config, server, doors, storage, calibration, restore, files } =
+        let Server { shared, keys, key_file, config, server, front, storage, calibration, restore, files } =
             self;
         let name = server.name.clone();
-        doors.log(&server);
+        front.log(&server);
         shared.rdma.log(&name);
         let run = Run { shared, keys, key_file, config, server, stop: stop.clone() };
-        let ended = match storage {
-            Storage::Data(files, engine, storage) => {
-                let ring_entries = (engine == DiskEngine::Ring).then_some(RING_ENTRIES);
-                run_io::run(&run, files, storage, calibration, ring_entries, doors)
-            }
-            Storage::Names(names) => run_meta::run(&run, *names, files.1, restore, doors),
-        };
+        let ended = front.serve(&run, Stored { storage, calibration, restore, files: files.1 });
         log::info!(&name, "has stopped");
         let system = |source| ServerError::System { server: name.clone(), what: "run its threads", source };
         match ended.map_err(system)? {

@@ -12,14 +12,12 @@
 //!
 //! `WEFT_CLUSTER_POWERCUT_IMAGES` says how many images there are to be.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod work;
 
-use common::Cluster;
 use weft_client::{OpenOptions, Transport};
 use weft_power_cut::{Cut, Disk, History, Image, Recorder, Shared, from_environment, scratch};
 use weft_server::{ClusterConfig, SyncMode};
+use weft_test_cluster::Cluster;
 use weft_test_random::{Random, seed, seeds};
 use weft_wire::security::Key;
 use work::{files_of, work};

@@ -10,12 +10,9 @@
 //! Here local file systems do to mapped pages, sizes, new blocks and directories what they do. `WEFT_LOCAL_POWERCUT_IMAGES` says
 //! how many images of each there are to be.
 
-#[path = "../common/mod.rs"]
-mod common;
 #[path = "../powercut/work.rs"]
 mod work;
 
-use common::Cluster;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,6 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use weft_client::{Client, ConnectOptions, Transport, Url};
 use weft_power_cut::{Cut, History, Image, LocalFs, MountedImage, Shared, can_mount, from_environment};
 use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, SyncMode, load_cluster_keys};
+use weft_test_cluster::Cluster;
 use weft_test_random::{Random, seed, seeds};
 use weft_wire::keys::IssuedKey;
 use weft_wire::security::Key;

@@ -15,7 +15,7 @@ use weft_transport::registration::RegistrationOptions;
 use weft_transport::{
     Link, ShmOptions, TcpLink, TcpOptions, VerbsClient, VerbsLink, VerbsOptions, connect_shm, connect_tcp,
 };
-use weft_verbs::{Fabric, VerbsError};
+use weft_verbs::VerbsError;
 use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::*;
 
@@ -35,7 +35,7 @@ impl Running {
         Running::begin(Server::start_over(config, name, &cluster_key(), || Ok(fabric.clone())).unwrap())
     }
 
-    fn begin<F: Fabric>(server: Server<F>) -> Running {
+    fn begin(server: Server) -> Running {
         let stop = StopFlag::new().unwrap();
         let thread = std::thread::spawn({
             let stop = stop.clone();

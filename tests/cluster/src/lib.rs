@@ -1,8 +1,13 @@
-//! A cluster in this process: real servers on threads, real sockets, a temporary directory; and pretended adapters, over which
-//! the transport's own code runs.
-
-// Not every test needs all of it.
-#![allow(dead_code)]
+//! A cluster in the process of a test: real servers on threads, real sockets, a temporary directory; and pretended adapters, over
+//! which the transport's own code runs.
+//!
+//! ```text
+//!   test program ─► Cluster ─► weft-server on threads ◄─ TCP, shared memory, verbs over weft-verbs-double ─► weft-client
+//!                   compiled once, here: code of servers and clients depends on the RDMA that is below it
+//! ```
+//!
+//! A crate of its own, not a module of each test program: each would compile the servers anew for the pretended adapters, which takes
+//! half a minute.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -15,12 +20,15 @@ use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::keys::IssuedKey;
 use weft_wire::security::Key;
 
+/// A metadata server and I/O servers; stopped when dropped.
 pub struct Cluster {
     _dir: tempfile::TempDir,
     config: ClusterConfig,
+    /// The cluster's key.
     pub key: Key,
-    /// The host of the servers, and the one of the clients.
+    /// The host of the servers.
     pub fabric: Pretend,
+    /// The host of the clients.
     pub client_fabric: Pretend,
     rdma: Rdma,
     running: Vec<Option<(StopFlag, JoinHandle<()>)>>,
@@ -42,7 +50,16 @@ fn port(servers: u16) -> u16 {
     }
 }
 
+/// A fresh directory: below `$WEFT_TEST_DIR`, else in memory where there is /dev/shm.
+fn in_memory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let fallback = || if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    let parent = std::env::var_os("WEFT_TEST_DIR").map_or_else(fallback, PathBuf::from);
+    tempfile::tempdir_in(parent).expect("a temporary directory")
+}
+
 impl Cluster {
+    /// With one rail between servers and clients.
     pub fn start(io_servers: u16, strip_bytes: u32) -> Cluster {
         Cluster::start_with(io_servers, strip_bytes, 1, PretendOptions::default())
     }
@@ -56,7 +73,7 @@ impl Cluster {
         let fabric = Pretend::new(PretendOptions { adapters: host("server", 1), ..options });
         let client_fabric = fabric.another_host(host("client", 2));
         let rdma = Rdma::over(client_fabric.clone(), &RdmaOptions::default());
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let mut config = ClusterConfig::generate(&Generate {
             path: PathBuf::from(dir.path()).join("cluster.toml"),
             host: "127.0.0.1".into(),
@@ -86,7 +103,7 @@ impl Cluster {
         let fabric = Pretend::new(PretendOptions::default());
         let client_fabric = fabric.another_host(Vec::new());
         let rdma = Rdma::over(client_fabric.clone(), &RdmaOptions::default());
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let mut config = config.clone();
         for server in &mut config.servers {
             server.directory = root.join(&server.name);
@@ -137,6 +154,7 @@ impl Cluster {
         self.running[server] = Some((stop, thread));
     }
 
+    /// Stops a server, if it runs.
     pub fn stop_server(&mut self, server: usize) {
         if let Some((stop, thread)) = self.running[server].take() {
             stop.stop();
@@ -190,10 +208,12 @@ impl Cluster {
         self.config.directory_of(&self.config.servers[server])
     }
 
+    /// `weft://host:port/`
     pub fn url(&self) -> Url {
         Url::parse(&format!("weft://{}/", self.config.servers[0].addresses[0])).unwrap()
     }
 
+    /// What [`client`](Cluster::client) connects with.
     pub fn options(&self, transport: Transport) -> ConnectOptions {
         ConnectOptions {
             key: Some(IssuedKey::of_cluster(&self.key)),
@@ -208,6 +228,7 @@ impl Cluster {
         self.client_with(self.options(transport))
     }
 
+    /// As [`client`](Cluster::client), with options of the test's own.
     pub fn client_with(&self, options: ConnectOptions) -> Client {
         Client::connect_with(&self.url(), options, self.rdma.clone()).unwrap()
     }
