@@ -17,7 +17,6 @@ mod load;
 mod locker;
 pub mod mpi;
 pub mod pattern;
-mod ports;
 pub mod raw;
 mod served;
 pub mod suite;
@@ -25,7 +24,6 @@ pub mod suite;
 pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
-pub use ports::free_ports;
 pub use served::{
     Served, ServedOptions, end_with_parent, freeze, host, resident_bytes, signal, with_small_disk,
 };
@@ -37,6 +35,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weft_client::{Client, ConnectOptions, Url};
+pub use weft_test_needs::free_ports;
 
 /// Longest time for processes to end and mounts to go.
 const END_TIMEOUT: Duration = Duration::from_secs(60);

@@ -11,11 +11,11 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use weft_client::{Client, ConnectOptions, Rdma, RdmaOptions, Transport, Url};
 use weft_server::{ClusterConfig, Generate, RdmaMode, Server, StopFlag, SyncMode, create_keys};
+use weft_test_needs::free_ports;
 use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::keys::IssuedKey;
 use weft_wire::security::Key;
@@ -34,20 +34,6 @@ pub struct Cluster {
     running: Vec<Option<(StopFlag, JoinHandle<()>)>>,
     /// The machine's start that servers take theirs for, if not the real one.
     boot_id: Option<[u8; 16]>,
-}
-
-/// Ports of this process's clusters; the process id keeps test programs apart. All are below those that the kernel gives to outgoing
-/// connections, of which one could take the place of a server that is down.
-fn port(servers: u16) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 12_000 + (std::process::id() % 25) as u16 * 800;
-    loop {
-        let port = first + NEXT.fetch_add(servers, Ordering::Relaxed) % 780;
-        let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if (port..port + servers).all(free) {
-            return port;
-        }
-    }
 }
 
 /// A fresh directory: below `$WEFT_TEST_DIR`, else in memory where there is /dev/shm.
@@ -77,7 +63,7 @@ impl Cluster {
         let mut config = ClusterConfig::generate(&Generate {
             path: PathBuf::from(dir.path()).join("cluster.toml"),
             host: "127.0.0.1".into(),
-            port: port(io_servers + 1),
+            port: free_ports(io_servers + 1),
             io_servers,
             sync: SyncMode::Nosync,
             strip_bytes,
@@ -130,7 +116,7 @@ impl Cluster {
         ClusterConfig::generate(&Generate {
             path: PathBuf::from("/nowhere/cluster.toml"),
             host: "127.0.0.1".into(),
-            port: port(io_servers + 1),
+            port: free_ports(io_servers + 1),
             io_servers,
             sync,
             strip_bytes,
@@ -194,7 +180,7 @@ impl Cluster {
 
     /// Gives a server another port of its host, and a socket elsewhere.
     fn readdress(server: &mut weft_server::ServerConfig) {
-        let port = port(1);
+        let port = free_ports(1);
         let with_port = |address: &mut String| {
             let host = address.rsplit_once(':').expect("it has a port").0;
             *address = format!("{host}:{port}");

@@ -1,4 +1,4 @@
-//! What a test needs of the machine, and how it says that it was skipped.
+//! What a test needs of the machine, and how it says that it was skipped; and ports, which no two tests get.
 //!
 //! ```text
 //!   if !Need::Root.is_met() { return }      the test ends here, and a line "TEST: needs root" goes to the file $WEFT_TEST_SKIPS
@@ -7,6 +7,10 @@
 //!
 //! A need is looked for by itself, never by trying what the test is about: a test whose need is met cannot be skipped because Weft
 //! fails. The test runner (`xtask/src/test`) counts the lines of the file as skipped instead of passed.
+
+mod ports;
+
+pub use ports::free_ports;
 
 use std::fmt;
 use std::fs::File;

@@ -4,13 +4,13 @@
 #![allow(dead_code)]
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use weft_client::{Client, ConnectOptions, Transport, Url};
 use weft_server::{
     ClusterConfig, Generate, RdmaMode, Server, StopFlag, SyncMode, create_keys, format_storage,
 };
+use weft_test_needs::free_ports;
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::Caller;
 use weft_wire::security::Key;
@@ -22,20 +22,6 @@ pub struct Cluster {
     running: Vec<Option<(StopFlag, JoinHandle<()>)>>,
 }
 
-/// Ports of this process's clusters; the process id keeps test programs apart. All are below those that the
-/// kernel gives to outgoing connections.
-fn port(servers: u16) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 12_000 + (std::process::id() % 25) as u16 * 800;
-    loop {
-        let port = first + NEXT.fetch_add(servers, Ordering::Relaxed) % 780;
-        let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if (port..port + servers).all(free) {
-            return port;
-        }
-    }
-}
-
 impl Cluster {
     pub fn start(io_servers: u16, strip_bytes: u32) -> Cluster {
         let memory = std::path::Path::new("/dev/shm");
@@ -43,7 +29,7 @@ impl Cluster {
         let mut config = ClusterConfig::generate(&Generate {
             path: PathBuf::from(dir.path()).join("cluster.toml"),
             host: "127.0.0.1".into(),
-            port: port(io_servers + 1),
+            port: free_ports(io_servers + 1),
             io_servers,
             sync: SyncMode::Nosync,
             strip_bytes,
