@@ -48,6 +48,13 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let is_well = match arguments.split_first().map(|(command, rest)| (command.as_str(), rest)) {
         Some(("check", [])) => check(&repository()).map(keeps_rules),
+        // What `test` starts for each program.
+        Some(("run", words)) => {
+            return test::run_measured(words).unwrap_or_else(|error| {
+                eprintln!("xtask: {error:#}");
+                ExitCode::FAILURE
+            });
+        }
         Some(("test", rest)) => {
             test::Options::parse(rest).and_then(|options| test::run(&repository(), &options))
         }

@@ -2,33 +2,16 @@
 //! cluster.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
-use weft_tests::{Cluster, expect_success, target_dir};
+use weft_tests::{Cluster, c_library, expect_success};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Directory with libweft.so and libweft.a; builds them first, as a test does not depend on them.
-fn library_dir() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let target = target_dir();
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build
-            .args(["build", "--quiet", "--package", "weft-capi", "--manifest-path"])
-            .arg(format!("{CRATE}/Cargo.toml"));
-        if target.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo can be run").success(), "libweft cannot be built");
-        target
-    })
-}
-
 /// Compiles a C program as strictly as gcc can and links it with libweft.
 fn compile(source: &str, program: &Path, static_library: bool) {
-    let library = library_dir();
+    let library = c_library();
+    let library = library.parent().expect("a library is in a directory");
     let mut cc = Command::new("cc");
     cc.args(["-std=c99", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
     cc.arg(format!("-I{CRATE}/include")).arg(format!("{CRATE}/{source}")).arg("-o").arg(program);
@@ -104,7 +87,7 @@ fn declared() -> BTreeSet<String> {
 #[test]
 fn the_library_exports_what_the_header_declares_and_nothing_else() {
     let mut nm = Command::new("nm");
-    nm.args(["--dynamic", "--defined-only", "--format=posix"]).arg(library_dir().join("libweft.so"));
+    nm.args(["--dynamic", "--defined-only", "--format=posix"]).arg(c_library());
     let symbols = expect_success("nm", &nm.output().expect("nm can be run"));
     let exported: BTreeSet<String> =
         symbols.lines().filter_map(|line| line.split(' ').next()).map(String::from).collect();

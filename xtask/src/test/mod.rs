@@ -1,19 +1,25 @@
 //! Runs all tests and says what came of each: `cargo run -p xtask -- test`.
 //!
 //! ```text
-//!   cargo builds ─► programs: slow ones first ─► as many at once as there are processors ─► outcomes ─► what failed, what was skipped, sums
-//!                             └ guests: beside the others from the beginning; before them where there are few processors
+//!   cargo builds ─► programs that compute  ─► as many at once as there are processors ─┐
+//!                   programs that wait     ─► as many again, beside them               ├─► outcomes ─► what failed, what was skipped,
+//!                   guests                 ─► one, beside both; before them where ─────┘               what took longest, sums
+//!                                             there are few processors
 //! ```
 //!
 //! A test that fails has failed: nothing is run again. A test that lacks what it needs says so in the file `$WEFT_TEST_SKIPS`
 //! (`weft_test_needs`), and counts as skipped instead of passed.
 
+mod measured;
 mod outcome;
 mod programs;
 
+pub use measured::run as run_measured;
+
 use anyhow::{Context, Result, bail};
+use measured::Took;
 use outcome::Outcome;
-use programs::Program;
+use programs::{Load, Program};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::Path;
@@ -34,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Programs at once.
+    /// Programs at once that compute; from 2 on, as many that wait run beside them.
     jobs: usize,
     /// How often all of them run.
     repeat: usize,
@@ -82,47 +88,58 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let wanted = |program: &Program| {
         options.names.is_empty() || options.names.iter().any(|name| program.name.contains(name))
     };
-    let (guests, others) =
-        programs::build(root)?.into_iter().filter(wanted).partition::<Vec<_>, _>(Program::is_of_guests);
-    if guests.is_empty() && others.is_empty() {
+    let programs: Vec<_> = programs::build(root)?.into_iter().filter(wanted).collect();
+    if programs.is_empty() {
         bail!("no test program has {} in its name", options.names.join(" or "));
     }
-    let together = match options.jobs < JOBS_BESIDE_GUESTS {
-        true => vec![(guests, Vec::new()), (Vec::new(), others)],
-        false => vec![(guests, others)],
+    let of = |load: Load| programs.iter().filter(|program| program.load() == load).cloned().collect();
+    let guests = Queue { programs: of(Load::Guests), at_once: 1 };
+    let others =
+        [Load::Computes, Load::Waits].map(|load| Queue { programs: of(load), at_once: options.jobs });
+    let together = match options.jobs {
+        1 => vec![vec![Queue { programs: programs.clone(), at_once: 1 }]],
+        jobs if jobs < JOBS_BESIDE_GUESTS => vec![vec![guests], others.to_vec()],
+        _ => vec![[&[guests], &others[..]].concat()],
     };
     let mut sums = Outcome::default();
     for round in 1..=options.repeat {
         if options.repeat > 1 {
             println!("== round {round} of {}", options.repeat);
         }
-        for (guests, others) in &together {
-            sums.add(run_all(guests.clone(), others.clone(), options.jobs, directory.path())?);
+        for queues in &together {
+            sums.add(run_all(queues, directory.path())?);
         }
         if options.names.is_empty() {
             sums.add(run_one(&Program::examples(root), directory.path())?);
         }
     }
-    print!("{}", sums.report());
+    print!("{}{}", measured::table(&sums.took), sums.report());
     Ok(sums.failed.is_empty())
 }
 
-/// Runs `others`, so many at once, and `guests` one after the other beside them.
-fn run_all(guests: Vec<Program>, others: Vec<Program>, jobs: usize, directory: &Path) -> Result<Outcome> {
-    let queues = [Mutex::new(VecDeque::from(guests)), Mutex::new(VecDeque::from(others))];
+/// Programs that run beside those of other queues.
+#[derive(Debug, Clone)]
+struct Queue {
+    programs: Vec<Program>,
+    at_once: usize,
+}
+
+/// Runs all programs of all queues.
+fn run_all(queues: &[Queue], directory: &Path) -> Result<Outcome> {
     let sums = Mutex::new(Outcome::default());
-    let work = |queue: &Mutex<VecDeque<Program>>| -> Result<()> {
+    let work = |programs: &Mutex<VecDeque<&Program>>| -> Result<()> {
         loop {
-            let Some(program) = queue.lock().expect("no thread panics").pop_front() else { return Ok(()) };
-            let outcome = run_one(&program, directory)?;
+            let Some(program) = programs.lock().expect("no thread panics").pop_front() else { return Ok(()) };
+            let outcome = run_one(program, directory)?;
             sums.lock().expect("no thread panics").add(outcome);
         }
     };
+    let left: Vec<_> = queues.iter().map(|queue| Mutex::new(queue.programs.iter().collect())).collect();
     std::thread::scope(|scope| {
-        let of_guests = std::iter::once(&queues[0]);
-        let workers: Vec<_> = of_guests
-            .chain(std::iter::repeat_n(&queues[1], jobs))
-            .map(|queue| scope.spawn(move || work(queue)))
+        let of_each = queues.iter().zip(&left);
+        let workers: Vec<_> = of_each
+            .flat_map(|(queue, left)| std::iter::repeat_n(left, queue.at_once))
+            .map(|left| scope.spawn(|| work(left)))
             .collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("no thread panics"))
     })?;
@@ -138,42 +155,45 @@ fn run_one(program: &Program, directory: &Path) -> Result<Outcome> {
         .env(SKIPS, skips.path())
         .spawn()
         .with_context(|| format!("{} cannot be started", program.path.display()))?;
-    let status = wait(&mut child)?;
+    let (status, busy) = wait(&mut child)?;
+    let took = Took { program: program.name.clone(), wall: begun.elapsed(), busy };
     let mut text = String::from_utf8_lossy(&std::fs::read(said.path())?).into_owned();
     if status.is_none() {
         text += &format!("not over after {} minutes\n", TIME_MAX.as_secs() / 60);
     }
     let skips = std::fs::read_to_string(skips.path())?;
-    let outcome = Outcome::of(&program.name, &text, &skips, status);
-    print!("{}", shown(program, &text, &outcome, begun.elapsed()));
+    let mut outcome = Outcome::of(&program.name, &text, &skips, status);
+    print!("{}", shown(&took, &text, &outcome));
+    outcome.took.push(took);
     Ok(outcome)
 }
 
-/// Waits for a program; ends it, and returns `None`, where it takes longer than any may.
-fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
+/// Waits for a program: how it ended and its time of processors. Ends it, and returns `None`, where it takes longer than any may.
+fn wait(child: &mut Child) -> Result<(Option<ExitStatus>, Duration)> {
     let end = Instant::now() + TIME_MAX;
     while Instant::now() < end {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+        if let Some((status, busy)) = measured::ended(child)? {
+            return Ok((Some(status), busy));
         }
         std::thread::sleep(LOOK_EVERY);
     }
     child.kill()?;
     child.wait()?;
-    Ok(None)
+    Ok((None, Duration::ZERO))
 }
 
 fn command(program: &Program, output: File) -> Result<Command> {
-    let mut command = Command::new(&program.path);
-    command.args(&program.arguments).current_dir(&program.directory);
-    command.env("CARGO_MANIFEST_DIR", &program.directory);
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("run").arg(&program.path).args(&program.arguments).current_dir(&program.directory);
+    command.env("CARGO_MANIFEST_DIR", &program.directory).env(programs::BUILT, "1");
     command.stderr(output.try_clone()?).stdout(output);
     Ok(command)
 }
 
 /// All that a program said where a test failed, otherwise a line for each of its tests.
-fn shown(program: &Program, text: &str, outcome: &Outcome, took: Duration) -> String {
-    let head = format!("== {} ({:.1} s)\n", program.name, took.as_secs_f64());
+fn shown(took: &Took, text: &str, outcome: &Outcome) -> String {
+    let (wall, busy) = (took.wall.as_secs_f64(), took.busy.as_secs_f64());
+    let head = format!("== {} ({wall:.1} s, {busy:.1} s of processors)\n", took.program);
     let is_worth_it = |line: &&str| !outcome.failed.is_empty() || line.starts_with("test ");
     text.lines().filter(is_worth_it).fold(head, |shown, line| shown + line + "\n")
 }
@@ -197,11 +217,12 @@ mod tests {
 
     #[test]
     fn what_passes_is_a_line_and_what_fails_is_told_whole() {
-        let program = Program::examples(Path::new("/"));
+        let (wall, busy) = (Duration::from_millis(1500), Duration::from_millis(200));
+        let took = Took { program: "weft-tests map".into(), wall, busy };
         let text = "running 1 test\ntest one ... ok\n\nlater\n";
-        let passed = shown(&program, text, &Outcome::default(), Duration::from_millis(1500));
-        assert_eq!(passed, "== examples in the documentation (1.5 s)\ntest one ... ok\n");
+        let passed = shown(&took, text, &Outcome::default());
+        assert_eq!(passed, "== weft-tests map (1.5 s, 0.2 s of processors)\ntest one ... ok\n");
         let outcome = Outcome { failed: vec!["one".into()], ..Outcome::default() };
-        assert!(shown(&program, text, &outcome, Duration::ZERO).ends_with("later\n"));
+        assert!(shown(&took, text, &outcome).ends_with("later\n"));
     }
 }

@@ -1,5 +1,6 @@
 //! What came of tests, read from what their programs say.
 
+use super::measured::Took;
 use std::process::ExitStatus;
 
 /// What came of the tests of one program, or of many.
@@ -12,6 +13,8 @@ pub(super) struct Outcome {
     pub failed: Vec<String>,
     /// With what each lacked.
     pub skipped: Vec<String>,
+    /// What each program took.
+    pub took: Vec<Took>,
 }
 
 impl Outcome {
@@ -53,6 +56,7 @@ impl Outcome {
         self.ignored += other.ignored;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
+        self.took.extend(other.took);
     }
 
     /// What failed and what was skipped, by name; at the end a line with the sums.

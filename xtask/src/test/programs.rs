@@ -5,26 +5,70 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Programs that take more than half a minute, the longest first: they begin before the others, so that none of them is alone
+/// Programs that take long, the longest first: they begin before the others, so that none of them is alone
 /// at the end.
-const SLOW: [&str; 14] = [
-    "weft-tests dead_server",
-    "weft-tests mount",
-    "weft-tests map",
-    "weft-client powercut",
-    "weft-server (lib) weft_server",
-    "weft-tests coherence",
-    "weft-tests preload",
+const SLOW: [&str; 15] = [
+    "weft-tests mpi",
     "weft-tests posix",
-    "weft-client access",
+    "weft-tests mount",
+    "weft-tests dead_server",
+    "weft-client powercut",
+    "weft-meta powercut",
+    "weft-tests preload",
+    "weft-server (lib) weft_server",
+    "weft-tests cli",
     "weft-transport conformance",
-    "weft-tests backup",
-    "weft-tests one_mount",
+    "weft-tests nfs_locks",
     "weft-capi model",
+    "weft-tests backup",
+    "weft-client access",
     "weft-tests fsck",
+];
+/// Programs that take more than five seconds and less than a third of a processor: they wait for deadlines, leases, disks, and pauses
+/// of retries. They run beside the programs that compute. The table at the end of `xtask test` tells what each took.
+const WAITING: [&str; 27] = [
+    "weft-client faults",
+    "weft-client follow",
+    "weft-client powercut",
+    "weft-client powercut_local",
+    "weft-client rdma",
+    "weft-meta (lib) weft_meta",
+    "weft-meta engines",
+    "weft-meta powercut",
+    "weft-meta rot",
+    "weft-onc-server idle",
+    "weft-storage (lib) weft_storage",
+    "weft-storage model",
+    "weft-tests append",
+    "weft-tests backup",
+    "weft-tests dead_server",
+    "weft-tests fsck",
+    "weft-tests fstab",
+    "weft-tests locks",
+    "weft-tests mistakes",
+    "weft-tests names",
+    "weft-tests nfs_locks",
+    "weft-tests opens",
+    "weft-tests preload",
+    "weft-tests restart",
+    "weft-tests rot",
+    "weft-tests shared_open",
+    "weft-tests storage",
 ];
 /// Its tests run in emulated guests.
 const GUESTS: &str = "weft-tests rdma";
+
+/// Tells tests that the programs and libraries of Weft which they start are built, and need not be by them.
+pub(super) const BUILT: &str = "WEFT_TEST_BUILT";
+
+/// What a test program asks of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    Computes,
+    Waits,
+    /// Two processors, by emulation.
+    Guests,
+}
 
 /// A program that runs tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,31 +92,28 @@ impl Program {
         }
     }
 
-    pub fn is_of_guests(&self) -> bool {
-        self.name == GUESTS
+    pub fn load(&self) -> Load {
+        match &self.name[..] {
+            GUESTS => Load::Guests,
+            name if WAITING.contains(&name) => Load::Waits,
+            _ => Load::Computes,
+        }
     }
 }
 
-/// Builds all test programs, and everything that they start.
+/// Builds all test programs, and everything that they start ([`BUILT`]).
 ///
 /// # Errors
 /// If something does not compile.
 pub(super) fn build(root: &Path) -> Result<Vec<Program>> {
-    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cargo cannot be started")?;
-    if !built.status.success() {
-        bail!("the tests cannot be built");
-    }
-    // The tests would build it themselves, while others wait for processors.
-    cargo(
-        root,
-        &["build", "--locked", "--quiet", "--package=weft-cli", "--bin=weft-next", "--features=next"],
-    )?;
-    let mut programs: Vec<_> = String::from_utf8_lossy(&built.stdout).lines().filter_map(program).collect();
+    // All at once. Where cargo builds some packages only, crates of others lack features that the rest asks for: it compiles these
+    // crates, and all of Weft above them, once more.
+    let everything = ["--workspace", "--all-targets"];
+    let said = cargo(root, &[&everything[..], &["--message-format=json-render-diagnostics"]].concat())?;
+    // With an example, for only then have crates the features that tests ask for.
+    let next = ["--workspace", "--quiet", "--bin=weft-next", "--example=walk", "--features=weft-cli/next"];
+    cargo(root, &next)?;
+    let mut programs: Vec<_> = said.lines().filter_map(program).collect();
     programs.sort_by_key(|program| {
         let slow = SLOW.iter().position(|name| *name == program.name);
         (slow.unwrap_or(SLOW.len()), program.name.clone())
@@ -80,14 +121,19 @@ pub(super) fn build(root: &Path) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-fn cargo(root: &Path, words: &[&str]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let ended =
-        Command::new(cargo).args(words).current_dir(root).status().context("cargo cannot be started")?;
-    if !ended.success() {
-        bail!("cargo {} failed", words.join(" "));
+/// What `cargo build` says on its standard output.
+fn cargo(root: &Path, words: &[&str]) -> Result<String> {
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--locked"])
+        .args(words)
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo cannot be started")?;
+    if !built.status.success() {
+        bail!("cargo build {} failed", words.join(" "));
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&built.stdout).into_owned())
 }
 
 /// The test program that a message of cargo's tells of, if it does.
