@@ -25,15 +25,10 @@ use crate::export::{ExportOptions, Exports};
 use crate::handle::HandleKeys;
 use crate::locks::{LockCounts, LockOptions, Locks};
 use crate::mount::{self, Mounts};
-use crate::opens::Opens;
 use crate::procedures::Files;
 use crate::procedures::limits::IO_BYTES_MAX;
-use crate::refusals::Refusals;
-use crate::space::SpaceCache;
 use crate::target::Sender;
-use crate::used::Used;
-use crate::weft::{Weft, both};
-use crate::workers::Workers;
+use crate::weft::both;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{nlm, nsm};
 use weft_onc_server::{Buffer, Buffers};
@@ -160,17 +155,10 @@ impl Gateway {
     /// Begins to serve, on the current reactor.
     ///
     /// # Errors
-    /// Those of `epoll_create1`, and of the directory of locks.
+    /// Those of `epoll_create1`, of a thread's start, and of the directory of locks.
     pub fn new(options: &GatewayOptions) -> io::Result<Rc<Gateway>> {
-        let client = options.client.clone();
-        let (weft, workers) = (Weft::new()?, Workers::default());
-        let opens = Rc::new(Opens::new(&client, &weft, &workers));
-        weft_reactor::spawn(opens.clone().look_after());
-        let exports = Rc::new(Exports::new(&client, &options.exports)).into();
-        let (keys, space) = (options.handle_keys.clone(), SpaceCache::default());
-        let used = Used::new(&workers);
-        let refusals = Refusals::default();
-        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, used, refusals });
+        let files = Rc::new(Files::start(&options.client, &options.exports, &options.handle_keys)?);
+        weft_reactor::spawn(files.opens.clone().look_after());
         let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
         let (duplicates, duplicate_writes) = (Duplicates::of(CALLS_MAX), Duplicates::of(WRITES_MAX));
         let (mounts, counts) = (Mounts::default(), Rc::default());
@@ -180,6 +168,8 @@ impl Gateway {
     /// From now on these are exported.
     pub fn set_exports(&self, exports: &[ExportOptions]) {
         *self.files.exports.borrow_mut() = Rc::new(Exports::new(&self.files.client, exports));
+        // Users may be others on the servers now.
+        self.files.known.forget_everything();
     }
 
     /// What was done so far.
@@ -202,6 +192,7 @@ impl Gateway {
             locks.stop().await;
         }
         self.files.opens.close_everything().await;
+        self.files.workers.run(self.files.known.ending()).await;
     }
 
     #[cfg(test)]

@@ -27,6 +27,7 @@ mod duplicates;
 mod export;
 mod gateway;
 mod handle;
+mod known;
 mod locks;
 mod mount;
 mod network;
