@@ -89,7 +89,7 @@ fn what_others_change_is_told_as_soon_as_their_call_has_returned() {
             .await;
             assert_eq!(gateway.attr(&file).await.unwrap().size, 10_000);
             gateway.find(&dir, &name).await.unwrap();
-            change(|other, path| other.rename(path, "/elsewhere").unwrap()).await;
+            change(|other, path| other.rename(path, "/elsewhere", 0).unwrap()).await;
             assert_eq!(gateway.find(&dir, &name).await.unwrap_err(), nfsstat3::NFS3ERR_NOENT);
             assert_eq!(gateway.find(&dir, "elsewhere").await.unwrap().0, file);
             gateway.attr(&file).await.unwrap();
@@ -149,10 +149,9 @@ fn what_is_changed_here_is_told_at_once() {
             }
             let name = if is_known { "other" } else { "f" };
             files.rename(&root(), place("third"), place(name)).await.unwrap();
-            match is_known {
-                true => assert_eq!(gateway.attr(&file).await.unwrap().nlink, 1),
-                false => assert_eq!(gateway.attr(&file).await.unwrap_err(), nfsstat3::NFS3ERR_STALE),
-            }
+            // What lost its last name is there for a moment, without links.
+            let links = gateway.attr(&file).await.map_or(0, |attr| attr.nlink);
+            assert_eq!(links, u32::from(is_known));
             assert_eq!(gateway.find(&dir, name).await.unwrap().0, third);
             assert_eq!(gateway.find(&dir, "third").await.unwrap_err(), nfsstat3::NFS3ERR_NOENT);
             files.link(&root(), &third, place("third")).await.unwrap();
