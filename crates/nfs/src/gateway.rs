@@ -260,50 +260,58 @@ impl Gateway {
         }
     }
 
+    /// Each procedure is a future of its own in memory: as one they would be as large as the largest, and moved with every
+    /// call.
     async fn nfs(&self, sender: &Sender, procedure: Procedure, call: Call<'_>) -> Result<Outcome, XdrError> {
         let (files, from) = (&self.files, &mut Reader::new(call.args));
         Ok(match procedure {
             Procedure::NFSPROC3_NULL => Outcome::Done { head: Vec::new(), data: Buffer::default() },
-            Procedure::NFSPROC3_GETATTR => done(&files.getattr(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_GETATTR => done(&Box::pin(files.getattr(sender, args::handle(from)?)).await),
             Procedure::NFSPROC3_LOOKUP => {
                 let place = args::place(from)?;
-                done(&files.lookup(sender, place.dir, place.name).await)
+                done(&Box::pin(files.lookup(sender, place.dir, place.name)).await)
             }
             Procedure::NFSPROC3_ACCESS => {
                 let (object, wanted) = (args::handle(from)?, from.u32()?);
-                done(&files.access(sender, object, wanted).await)
+                done(&Box::pin(files.access(sender, object, wanted)).await)
             }
-            Procedure::NFSPROC3_READLINK => readlink(files.readlink(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_READLINK => {
+                readlink(Box::pin(files.readlink(sender, args::handle(from)?)).await)
+            }
             Procedure::NFSPROC3_READ => {
                 let (file, offset, count) = (args::handle(from)?, from.u64()?, from.u32()?);
-                self.read(sender, file, (offset, count), &call.buffers).await
+                Box::pin(self.read(sender, file, (offset, count), &call.buffers)).await
             }
-            Procedure::NFSPROC3_WRITE => self.write(sender, call).await?,
+            Procedure::NFSPROC3_WRITE => Box::pin(self.write(sender, call)).await?,
             Procedure::NFSPROC3_READDIR => {
                 let (dir, cookie, _) = (args::handle(from)?, from.u64()?, from.u64()?);
-                done(&files.readdir(sender, dir, cookie, from.u32()?).await)
+                done(&Box::pin(files.readdir(sender, dir, cookie, from.u32()?)).await)
             }
             Procedure::NFSPROC3_READDIRPLUS => {
                 let (dir, cookie, _) = (args::handle(from)?, from.u64()?, from.u64()?);
                 let counts = (from.u32()?, from.u32()?);
-                done(&files.readdirplus(sender, dir, cookie, counts).await)
+                done(&Box::pin(files.readdirplus(sender, dir, cookie, counts)).await)
             }
-            Procedure::NFSPROC3_FSSTAT => done(&files.fsstat(sender, args::handle(from)?).await),
-            Procedure::NFSPROC3_FSINFO => done(&files.fsinfo(sender, args::handle(from)?).await),
-            Procedure::NFSPROC3_PATHCONF => done(&files.pathconf(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_FSSTAT => done(&Box::pin(files.fsstat(sender, args::handle(from)?)).await),
+            Procedure::NFSPROC3_FSINFO => done(&Box::pin(files.fsinfo(sender, args::handle(from)?)).await),
+            Procedure::NFSPROC3_PATHCONF => {
+                done(&Box::pin(files.pathconf(sender, args::handle(from)?)).await)
+            }
             Procedure::NFSPROC3_COMMIT => {
                 let file = args::handle(from)?;
                 from.u64()?;
                 from.u32()?;
-                done(&files.commit(sender, file).await)
+                done(&Box::pin(files.commit(sender, file)).await)
             }
             procedure => {
                 // What makes no sense is refused at once, and not remembered.
                 check(procedure, call.args)?;
                 let id = self.duplicates.id(sender.peer.ip(), call.xid, call.procedure, call.args);
                 let (files, sender, arguments) = (files.clone(), *sender, call.args.to_vec());
-                let work = async move { change(&files, &sender, procedure, &arguments).await };
-                let head = self.duplicates.once(id, async { work.await.unwrap_or_default() }).await;
+                let work = async move {
+                    Box::pin(change(&files, &sender, procedure, &arguments)).await.unwrap_or_default()
+                };
+                let head = self.duplicates.once(id, work).await;
                 Outcome::Done { head, data: Buffer::default() }
             }
         })
