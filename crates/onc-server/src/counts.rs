@@ -2,6 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::rdma::exposed::ExposedCounters;
 
 /// The number of a program, of its version, and of a procedure.
 pub type ProcedureKey = (u32, u32, u32);
@@ -30,6 +33,14 @@ pub struct Counts {
     pub rdma_read_bytes: u64,
     /// Bytes that were written to it.
     pub rdma_written_bytes: u64,
+    /// Replies that peers were to read by RDMA, …
+    pub rdma_exposed_replies: u64,
+    /// … and their bytes, …
+    pub rdma_exposed_bytes: u64,
+    /// … and those of them that peers may read at the moment.
+    pub rdma_exposed_now_bytes: u64,
+    /// Microseconds for which they were exposed, of all replies together.
+    pub rdma_exposed_us: u64,
     /// Bytes to peers, without what was written by RDMA.
     pub sent_bytes: u64,
     /// System calls and, over RDMA, messages that have sent them.
@@ -51,6 +62,7 @@ pub(crate) struct Counters {
     pub(crate) rdma_written_bytes: Cell<u64>,
     pub(crate) sent_bytes: Cell<u64>,
     pub(crate) sends: Cell<u64>,
+    pub(crate) exposed: Rc<ExposedCounters>,
     calls: RefCell<BTreeMap<ProcedureKey, u64>>,
 }
 
@@ -80,6 +92,10 @@ impl Counters {
             rdma_written_bytes: self.rdma_written_bytes.get(),
             sent_bytes: self.sent_bytes.get(),
             sends: self.sends.get(),
+            rdma_exposed_replies: self.exposed.replies.get(),
+            rdma_exposed_bytes: self.exposed.bytes.get(),
+            rdma_exposed_now_bytes: self.exposed.bytes_now.get(),
+            rdma_exposed_us: self.exposed.time_us.get(),
         }
     }
 }
