@@ -356,8 +356,17 @@ fn the_papers_order_comes_out_of_counts_and_costs() {
     });
 }
 
-/// A row of the tables: a way of both sides, whose side is shown, and its name.
-fn rows() -> Vec<(Operation, (RdmaDesign, RdmaMemory), client::RdmaMemory, bool, String)> {
+/// A row of the tables.
+struct Row {
+    operation: Operation,
+    server: (RdmaDesign, RdmaMemory),
+    client: client::RdmaMemory,
+    /// Whose counts it has.
+    is_server: bool,
+    name: String,
+}
+
+fn rows() -> Vec<Row> {
     use client::RdmaMemory as Client;
     let short = |design| if design == RdmaDesign::ReadWrite { "RW" } else { "RR" };
     let mut rows = Vec::new();
@@ -366,14 +375,14 @@ fn rows() -> Vec<(Operation, (RdmaDesign, RdmaMemory), client::RdmaMemory, bool,
         let is_shown = |design| operation == Operation::Read || design == RdmaDesign::ReadWrite;
         for server in SERVERS.into_iter().filter(|(design, _)| is_shown(*design)) {
             let name = format!("{operation:?}, {}, server {:?}", short(server.0), server.1);
-            rows.push((operation, server, Client::Cached, true, name));
+            rows.push(Row { operation, server, client: Client::Cached, is_server: true, name });
         }
         for server in
             SERVERS.into_iter().filter(|(design, memory)| is_shown(*design) && *memory == RdmaMemory::Pool)
         {
             for (memory, known_as) in Client::ALL {
                 let name = format!("{operation:?}, {}, client {known_as}", short(server.0));
-                rows.push((operation, server, memory, false, name));
+                rows.push(Row { operation, server, client: memory, is_server: false, name });
             }
         }
     }
@@ -390,7 +399,7 @@ fn table(all: &[Measured]) -> String {
         if is_same { shown[0].clone() } else { shown.join(", ") }
     };
     let (mut counts, mut costs) = (String::new(), String::new());
-    for (operation, server, client, is_server, name) in rows() {
+    for Row { operation, server, client, is_server, name } in rows() {
         let is_this =
             |one: &&Measured| (one.operation, one.server, one.client) == (operation, server, client);
         let these: Vec<_> = all.iter().filter(is_this).collect();

@@ -167,3 +167,100 @@ impl<D: Device> Zones<D> {
         Known::new(address, bytes, &registration)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::time::Duration;
+    use weft_verbs::{Endpoint, Fabric, TrafficClass};
+    use weft_verbs_double::{Pretend, PretendDevice, PretendOptions};
+
+    const ZONE_BYTES: usize = 2 << 20;
+
+    /// Counts registrations made and ended.
+    type Counted<'a> = &'a dyn Fn() -> (u64, u64);
+
+    /// Runs with a zone.
+    fn with_zone(
+        registration: ZoneRegistration,
+        test: impl FnOnce(&Zones<PretendDevice>, &PretendDevice, u64, Counted<'_>),
+    ) {
+        let host = Pretend::new(PretendOptions::default());
+        let anywhere = "127.0.0.1:1".parse().unwrap();
+        let endpoint = host.resolve(anywhere, TrafficClass::default(), Duration::from_secs(1)).unwrap();
+        let device = &*endpoint.device();
+        let layout = Layout::from_size_align(ZONE_BYTES, ZONE_BYTES).unwrap();
+        // SAFETY: the layout has a size.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let zones = Zones::new(ZoneOptions { registration, windows: false, remote_read: true });
+        // SAFETY: the memory outlives the zones.
+        unsafe { zones.add(device, memory as u64, ZONE_BYTES as u64) }.unwrap();
+        let counted = || (host.counts().registrations, host.counts().deregistrations);
+        test(&zones, device, memory as u64, &counted);
+        drop(zones);
+        assert_eq!(counted().0, counted().1, "all have ended");
+        // SAFETY: allocated above with the same layout, and not registered any more.
+        unsafe { dealloc(memory, layout) };
+    }
+
+    fn known(
+        zones: &Zones<PretendDevice>,
+        device: &PretendDevice,
+        at: u64,
+        bytes: u64,
+    ) -> Option<Known<PretendDevice>> {
+        // SAFETY: the memory of the test is there until its end.
+        unsafe { zones.known(device, at, bytes) }
+    }
+
+    #[test]
+    fn a_zone_is_one_registration() {
+        with_zone(ZoneRegistration::Whole, |zones, device, start, counted| {
+            let (one, other) = (known(zones, device, start, 10), known(zones, device, start + 9000, 1 << 20));
+            assert_eq!(one.unwrap().remote_key, other.unwrap().remote_key);
+            assert!(
+                known(zones, device, start + 1, ZONE_BYTES as u64).is_none(),
+                "not all of it is in a zone"
+            );
+            assert_eq!((counted(), zones.bytes()), ((1, 0), ZONE_BYTES as u64));
+        });
+    }
+
+    #[test]
+    fn a_block_is_registered_when_it_is_first_used_and_stays() {
+        with_zone(ZoneRegistration::Blocks, |zones, device, start, counted| {
+            assert_eq!((counted(), zones.bytes()), ((0, 0), 0));
+            let key = |at, bytes| known(zones, device, start + at, bytes).map(|known| known.remote_key);
+            let small = key(0, 5000).unwrap();
+            assert_eq!((key(60_000, 5536), key(4096, 1)), (Some(small), Some(small)), "in the same 64 KiB");
+            assert_eq!((counted(), zones.bytes()), ((1, 0), 64 << 10));
+            let next = key(64 << 10, 100).unwrap();
+            let both = key(60_000, 10_000).unwrap();
+            assert!(small != next && next != both && small != both);
+            assert_eq!(key(0, 128 << 10), Some(both), "the block that holds both");
+            assert_eq!((counted(), zones.bytes()), ((3, 0), 256 << 10));
+            let all = key(1, ZONE_BYTES as u64 - 1).unwrap();
+            assert_eq!(key(1 << 20, 100), Some(all), "a larger one will do");
+            assert_eq!((key(1, ZONE_BYTES as u64), counted()), (None, (4, 0)));
+            // Memory in use stays registered, whatever becomes of the zone.
+            let used = known(zones, device, start, 100);
+            zones.remove(start);
+            assert_eq!(counted(), (4, 3));
+            drop(used);
+            assert_eq!((counted(), key(0, 100)), ((4, 4), None));
+        });
+    }
+
+    #[test]
+    fn each_use_is_a_registration_wherever_the_memory_is() {
+        with_zone(ZoneRegistration::Each, |zones, device, start, counted| {
+            let elsewhere = vec![0u8; 10];
+            let uses = [(start, 5000), (start, 5000), (elsewhere.as_ptr() as u64, 10)];
+            let known = uses.map(|(at, bytes)| known(zones, device, at, bytes).unwrap());
+            assert_eq!((counted(), known[0].piece.bytes, zones.bytes()), ((3, 0), 5000, 0));
+            drop(known);
+            assert_eq!(counted(), (3, 3));
+        });
+    }
+}
