@@ -182,19 +182,57 @@ fn what_makes_no_sense_makes_a_new_connection_but_not_for_ever() {
         let reads = vec![ReadSegment { position: inline.len() as u32, segment }];
         peer.send(xid, Body::Message(Chunks { reads, ..Chunks::default() }), &inline);
     };
-    for (number, answer) in [too_much, too_little, elsewhere, wrong_key].into_iter().enumerate() {
+    // Three bytes beyond the caller's memory, which would be padding if the reply did not count them.
+    let beyond: fn(&mut Peer, &Call) = |peer, call| expose(peer, call, 0, 8192, 8192);
+    // The whole reply in no bytes.
+    let nothing: fn(&mut Peer, &Call) = |peer, call| {
+        let segment = Segment { bytes: 0, ..peer.expose(call.header.xid, &[0; 8]) };
+        let reads = vec![ReadSegment { position: 0, segment }];
+        peer.send(call.header.xid, Body::NoMessage(Chunks { reads, ..Chunks::default() }), &[]);
+    };
+    let answers = [
+        (too_much, 8192),
+        (too_little, 8192),
+        (elsewhere, 8192),
+        (wrong_key, 8192),
+        (beyond, 8189),
+        (nothing, 8192),
+    ];
+    for ((number, (answer, bytes)), memory) in
+        answers.into_iter().enumerate().flat_map(|answer| MEMORY.map(|memory| (answer, memory)))
+    {
         let server = Server::start(move |peer, call| {
             match call.connection {
                 0 => answer(peer, call),
-                _ => peer.reply_exposing(call, &read_results(8192), &[4; 8192], 1),
+                _ => peer.reply_exposing(call, &read_results(bytes), &vec![4; bytes], 1),
             }
             true
         });
-        let client = server.reading_client("each");
-        let mut buffer = vec![0; 8192];
-        let read = client.read(client.root(), 0, &mut buffer);
-        assert_eq!((read.unwrap().bytes, buffer[8191]), (8192, 4), "{number}");
-        assert_eq!(totals(&client).connections, 2, "{number}");
+        let client = server.reading_client(memory);
+        let mut buffer = vec![1; 8192];
+        let read = client.read(client.root(), 0, &mut buffer[..bytes]);
+        assert_eq!(read.unwrap().bytes, bytes, "{number}, {memory}");
+        assert!(
+            buffer[..bytes].iter().all(|byte| *byte == 4) && buffer[bytes..].iter().all(|byte| *byte == 1)
+        );
+        assert_eq!(totals(&client).connections, 2, "{number}, {memory}");
+    }
+}
+
+#[test]
+fn nothing_that_is_exposed_is_nothing_to_read() {
+    let server = Server::start(|peer, call| {
+        let xid = call.header.xid;
+        let segment = Segment { bytes: 0, ..peer.expose(xid, &[0; 8]) };
+        let inline = [&reply::success(xid).into_bytes()[..], &read_results(0)].concat();
+        let reads = vec![ReadSegment { position: inline.len() as u32, segment }];
+        peer.send(xid, Body::Message(Chunks { reads, ..Chunks::default() }), &inline);
+        true
+    });
+    for memory in MEMORY {
+        let client = server.reading_client(memory);
+        assert_eq!(client.read(client.root(), 1 << 20, &mut [0; 8192]).unwrap().bytes, 0, "{memory}");
+        assert_eq!((totals(&client).replies_read, totals(&client).connections), (1, 1), "{memory}");
     }
 }
 

@@ -155,18 +155,18 @@ struct Bench<'a> {
     server: (RdmaDesign, RdmaMemory),
 }
 
-/// Waits until nothing changes any more: ends of work are taken out after replies have come.
+/// Waits until nothing changes any more: what work held is let go of after replies have come.
 fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
-    let (begun, mut last) = (Instant::now(), look());
-    loop {
+    const LOOKS: usize = 3;
+    let (begun, mut last, mut same) = (Instant::now(), look(), 0);
+    while same < LOOKS {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not come to rest");
         std::thread::sleep(Duration::from_millis(5));
         let now = look();
-        if now == last {
-            return now;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "it does not come to rest");
+        same = if now == last { same + 1 } else { 0 };
         last = now;
     }
+    last
 }
 
 impl Bench<'_> {
@@ -349,6 +349,18 @@ fn the_papers_order_comes_out_of_counts_and_costs() {
     };
     ahead(&all, "the cache of a client ahead of each", clients(Client::Cached, Client::Each));
     ahead(&all, "windows of a client ahead of each", clients(Client::Windows, Client::Each));
+    let at = |bytes: usize, first: Client, second: Client| {
+        let pair = clients(first, second);
+        move |one: &Measured, other: &Measured| one.bytes == bytes && pair(one, other)
+    };
+    ahead(&all, "copying ahead of each for small data", at(SIZES[0], Client::Copied, Client::Each));
+    let here = &PRICES[1];
+    let is_behind = |one: &Measured| {
+        all.iter().filter(|other| at(one.bytes, Client::Each, Client::Copied)(other, one)).all(|other| {
+            one.operation != other.operation || one.bytes < SIZES[1] || other.total(here) < one.total(here)
+        })
+    };
+    assert!(all.iter().all(is_behind), "and behind it for large ones, by pinning here");
     let binds = |one: &Measured| one.operation == Operation::Write || one.server.0 == RdmaDesign::ReadWrite;
     let before_windows = clients(Client::Cached, Client::Windows);
     ahead(&all, "the cache of a client ahead of windows", |one, other| {

@@ -3,8 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-use crate::rdma::exposed::ExposedCounters;
+use std::time::Instant;
 
 /// The number of a program, of its version, and of a procedure.
 pub type ProcedureKey = (u32, u32, u32);
@@ -64,6 +63,43 @@ pub(crate) struct Counters {
     pub(crate) sends: Cell<u64>,
     pub(crate) exposed: Rc<ExposedCounters>,
     calls: RefCell<BTreeMap<ProcedureKey, u64>>,
+}
+
+/// What was exposed, by all connections of a server.
+#[derive(Default)]
+pub(crate) struct ExposedCounters {
+    pub(crate) replies: Cell<u64>,
+    pub(crate) bytes: Cell<u64>,
+    /// At the moment.
+    pub(crate) bytes_now: Cell<u64>,
+    /// The time that each was exposed, added up.
+    pub(crate) time_us: Cell<u64>,
+}
+
+/// A reply as long as it is exposed, in [`ExposedCounters`].
+pub(crate) struct CountedExposure {
+    counters: Rc<ExposedCounters>,
+    bytes: u64,
+    since: Instant,
+}
+
+impl CountedExposure {
+    /// From now on.
+    pub(crate) fn new(counters: &Rc<ExposedCounters>, bytes: usize) -> CountedExposure {
+        let bytes = bytes as u64;
+        counters.replies.set(counters.replies.get() + 1);
+        counters.bytes.set(counters.bytes.get() + bytes);
+        counters.bytes_now.set(counters.bytes_now.get() + bytes);
+        CountedExposure { counters: counters.clone(), bytes, since: Instant::now() }
+    }
+}
+
+impl Drop for CountedExposure {
+    fn drop(&mut self) {
+        let counters = &self.counters;
+        counters.bytes_now.set(counters.bytes_now.get() - self.bytes);
+        counters.time_us.set(counters.time_us.get() + self.since.elapsed().as_micros() as u64);
+    }
 }
 
 /// Adds to a number.

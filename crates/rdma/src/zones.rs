@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn each_use_is_a_registration_wherever_the_memory_is() {
         with_zone(ZoneRegistration::Each, |zones, device, start, counted| {
-            let elsewhere = vec![0u8; 10];
+            let elsewhere = [0u8; 10];
             let uses = [(start, 5000), (start, 5000), (elsewhere.as_ptr() as u64, 10)];
             let known = uses.map(|(at, bytes)| known(zones, device, at, bytes).unwrap());
             assert_eq!((counted(), known[0].piece.bytes, zones.bytes()), ((3, 0), 5000, 0));

@@ -51,11 +51,13 @@ fn reads_of(local: &[MemoryPiece], remote: &[Segment]) -> impl Iterator<Item = (
 }
 
 /// How many bytes of data were left behind the head of a READ, as it says; there may be padding behind them.
-fn data_bytes(left: &Left, head: &[u8]) -> Result<usize, Lost> {
+fn data_bytes(left: &Left, head: &[u8], sink_bytes: usize) -> Result<usize, Lost> {
     let exposed_bytes = bytes_of(&left.data);
     match rpc::payload_of_read(head) {
         _ if left.data.is_empty() => Ok(0),
-        Payload::Follows(bytes) if exposed_bytes == bytes || exposed_bytes == bytes + padding(bytes) => {
+        Payload::Follows(bytes)
+            if bytes <= sink_bytes && (exposed_bytes == bytes || exposed_bytes == bytes + padding(bytes)) =>
+        {
             Ok(bytes)
         }
         _ => Err(garbage("it exposes other data than its reply says")),
@@ -79,7 +81,7 @@ impl<F: Fabric> Inner<F> {
             call.exposed.into_iter().for_each(|exposed| self.exposer.take_back(exposed));
             return Ok(());
         }
-        let mut read = Written { long_reply: None, data: data_bytes(left, inline)? };
+        let mut read = Written { long_reply: None, data: data_bytes(left, inline, call.sink.bytes)? };
         let mut reads = VecDeque::new();
         if let Some(sink) = call.sink_at.and_then(|at| call.exposed.get(at)) {
             reads.extend(reads_of(&sink.pieces, &left.data));
@@ -107,7 +109,11 @@ impl<F: Fabric> Inner<F> {
             }
         }
         let inline = inline.to_vec();
-        self.fetching.push(Fetching { xid, call, inline, read, reads, waits_for: None });
+        let fetching = Fetching { xid, call, inline, read, reads, waits_for: None };
+        if fetching.reads.is_empty() {
+            return self.end_fetch(fetching);
+        }
+        self.fetching.push(fetching);
         Ok(())
     }
 
@@ -137,14 +143,21 @@ impl<F: Fabric> Inner<F> {
     pub(super) fn end_fetches(&mut self, number: u64) -> Result<(), Lost> {
         for at in (0..self.fetching.len()).rev() {
             if self.fetching[at].waits_for.is_some_and(|work| work <= number) {
-                let Fetching { xid, call, inline, read, .. } = self.fetching.swap_remove(at);
-                self.done.push_back(xid);
-                let bytes = read.data + read.long_reply.unwrap_or(0);
-                self.exposer.counts.update(|totals| totals.read_bytes += bytes as u64);
-                let reply = self.reply_of(xid, &call, read, &inline)?;
-                self.finish(call, reply);
+                let fetching = self.fetching.swap_remove(at);
+                self.end_fetch(fetching)?;
             }
         }
+        Ok(())
+    }
+
+    /// All of a reply has been read.
+    fn end_fetch(&mut self, fetching: Fetching<F::Device>) -> Result<(), Lost> {
+        let Fetching { xid, call, inline, read, .. } = fetching;
+        self.done.push_back(xid);
+        let bytes = read.data + read.long_reply.unwrap_or(0);
+        self.exposer.counts.update(|totals| totals.read_bytes += bytes as u64);
+        let reply = self.reply_of(xid, &call, read, &inline)?;
+        self.finish(call, reply);
         Ok(())
     }
 

@@ -15,10 +15,10 @@ use weft_verbs::{Fabric, WorkKind};
 
 use super::MESSAGE_BYTES;
 use super::credits::Credits;
-use super::exposed::{ExposedCounters, Exposer};
+use super::exposed::Exposer;
 use super::options::{RdmaDesign, RdmaOptions};
 use crate::buffers::Buffers;
-use crate::counts::add;
+use crate::counts::{ExposedCounters, add};
 use crate::limits::Limits;
 use crate::server::{Inner, Member, first_of};
 use crate::service::Service;

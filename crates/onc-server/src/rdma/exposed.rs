@@ -11,7 +11,7 @@
 //! A buffer that a key leads to is nobody else's until that key has ended, or RDMA_DONE has come for it. With the pool
 //! and the cache it is the client's word alone that it reads no more: keys of registrations stay.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -24,46 +24,11 @@ use weft_verbs::{Access, Device, Fabric, Work};
 use super::exposures::{Exposures, InUse};
 use super::options::RdmaMemory;
 use crate::buffers::Buffer;
+use crate::counts::{CountedExposure, ExposedCounters};
 use crate::server::first_of;
 
 /// Windows that are ended with one ring of the doorbell.
 const ENDED_AT_ONCE: usize = 32;
-
-/// What was exposed, by all connections of a server.
-#[derive(Default)]
-pub(crate) struct ExposedCounters {
-    pub(crate) replies: Cell<u64>,
-    pub(crate) bytes: Cell<u64>,
-    /// At the moment.
-    pub(crate) bytes_now: Cell<u64>,
-    /// The time that each was exposed, added up.
-    pub(crate) time_us: Cell<u64>,
-}
-
-/// A part of [`ExposedCounters::bytes_now`].
-struct Counted {
-    counters: Rc<ExposedCounters>,
-    bytes: u64,
-    since: Instant,
-}
-
-impl Counted {
-    fn new(counters: &Rc<ExposedCounters>, bytes: usize) -> Counted {
-        let bytes = bytes as u64;
-        counters.replies.set(counters.replies.get() + 1);
-        counters.bytes.set(counters.bytes.get() + bytes);
-        counters.bytes_now.set(counters.bytes_now.get() + bytes);
-        Counted { counters: counters.clone(), bytes, since: Instant::now() }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let counters = &self.counters;
-        counters.bytes_now.set(counters.bytes_now.get() - self.bytes);
-        counters.time_us.set(counters.time_us.get() + self.since.elapsed().as_micros() as u64);
-    }
-}
 
 /// A reply in memory, with its keys.
 struct Memory<D: Device> {
@@ -72,7 +37,7 @@ struct Memory<D: Device> {
     _known: Known<D>,
     _data: Buffer,
     _room: Room,
-    _counted: Counted,
+    _counted: CountedExposure,
 }
 
 /// What a reply that is exposed counts against, until its end.
@@ -187,7 +152,7 @@ impl<F: Fabric> Exposer<F> {
             (handle, window) = (key, Some((key, taken)));
         }
         let segment = Segment { handle, bytes: piece.bytes, offset: piece.address };
-        let counted = Counted::new(&self.counters, data.len());
+        let counted = CountedExposure::new(&self.counters, data.len());
         let memory = Memory { window, _known: known, _data: data, _room: room, _counted: counted };
         Some(Exposing { segment, bind, memory })
     }
@@ -205,18 +170,12 @@ impl<F: Fabric> Exposer<F> {
 
     /// The client says that it has read the reply to this call. Whether it was exposed.
     pub(super) fn done(&self, xid: u32) -> bool {
-        let memory = self.replies.borrow_mut().done(xid);
-        let was_exposed = memory.is_some();
-        let (windowed, plain): (Option<_>, Option<_>) = match memory {
-            Some(memory) if memory.window.is_some() => (Some(memory), None),
-            other => (None, other),
-        };
-        drop(plain);
-        if let Some(memory) = windowed {
+        let Some(memory) = self.replies.borrow_mut().done(xid) else { return false };
+        if memory.window.is_some() {
             self.read.borrow_mut().push(memory);
             self.news.notify();
         }
-        was_exposed
+        true
     }
 
     /// Ends the windows of replies that were read, until the connection has ended.

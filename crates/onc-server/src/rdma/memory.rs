@@ -30,8 +30,11 @@ unsafe fn known<F: Fabric>(channel: &Channel<F>, buffer: &Buffer) -> Option<Know
     }
     // SAFETY: as the caller promises.
     let known = unsafe { channel.port().known(buffer) };
-    if known.is_none() && once_a_minute("register a payload") {
-        tracing::debug!("data of {} bytes are copied: they are not registered", buffer.len());
+    if known.is_none() && once_a_minute("use payloads that are not registered") {
+        tracing::warn!(
+            "data of clients over RDMA are copied: their buffer is not registered; raise the limit of locked memory \
+             (ulimit -l)"
+        );
     }
     known
 }

@@ -39,7 +39,7 @@ mod call;
 mod chunks;
 mod connection;
 mod credits;
-pub(crate) mod exposed;
+mod exposed;
 mod exposures;
 mod listen;
 mod memory;

@@ -1,6 +1,6 @@
 //! What a READ and a WRITE ask of the server's adapter, whatever their size: the figures of docs/benchmarks.md.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_onc_rpc::rdma::Chunks;
 use weft_onc_rpc::xdr::Writer;
@@ -25,8 +25,11 @@ fn cost_of_each(net: &Net, peer: &mut Peer, call: impl Fn(&mut Peer)) -> Counts 
         let begun = Instant::now();
         loop {
             let counts = net.server.counts();
+            // What ended work held is let go of only then.
+            std::thread::sleep(Duration::from_millis(10));
+            let is_same = Counts { polls: 0, ..net.server.counts() } == Counts { polls: 0, ..counts };
             // Each message and each RDMA Read has one; the receives that wait are those of the start.
-            if counts.completions + 1024 == completions(&counts) {
+            if is_same && counts.completions + 1024 == completions(&counts) {
                 return counts;
             }
             assert!(begun.elapsed() < PATIENCE, "{counts:?}");

@@ -324,6 +324,21 @@ fn exposed_memory_is_nobody_elses() {
 }
 
 #[test]
+fn an_adapter_without_windows_gives_no_keys_where_windows_are_wanted() {
+    let options = RdmaOptions { design: RdmaDesign::ReadRead, memory: RdmaMemory::Windows };
+    let mut network = PretendOptions::default();
+    network.adapters[0].limits.windows = false;
+    with_rdma_as(options, network, Limits::default(), |net, watch| {
+        let mut peer = net.connect();
+        peer.call(1, Chunks::default(), &large(1, 50_000));
+        assert_eq!(peer.receive().unwrap().header.body, Body::Error(RdmaError::Chunks));
+        peer.call(2, Chunks::default(), &echo(2, b"goes on"));
+        expect_echo(peer.receive().unwrap().reply().2, b"goes on");
+        assert_eq!(watch.wait("2 calls", |counts| counts.calls.len() == 2).rdma_exposed_replies, 0);
+    });
+}
+
+#[test]
 fn half_as_many_calls_are_granted_as_each_may_take_two_receives() {
     with_exposing(RdmaMemory::Windows, Limits::default(), |net, _| {
         let mut peer = net.connect();
