@@ -117,6 +117,16 @@ pub struct GatewayCounts {
     pub rdma_read_bytes: u64,
     /// Bytes that were written to it: data of READs, long replies.
     pub rdma_written_bytes: u64,
+    /// Replies that clients were to read by RDMA, where the gateway exposes its memory.
+    pub rdma_exposed_replies: u64,
+    /// Bytes of these.
+    pub rdma_exposed_bytes: u64,
+    /// Those of them that clients may read at the moment.
+    pub rdma_exposed_now_bytes: u64,
+    /// Microseconds for which they were exposed, of all replies together.
+    pub rdma_exposed_us: u64,
+    /// Bytes of payloads that were copied between messages and buffers.
+    pub copied_bytes: u64,
     /// Inodes that are open at the moment.
     pub open_inodes: usize,
     /// Operations of the cluster that are under way.

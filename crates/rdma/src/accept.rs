@@ -79,7 +79,7 @@ impl<F: Fabric> Ports<F> {
             refuse(endpoint, Refusal::Full);
             return Err(Ended::Broken("there is no room for a further RDMA connection".into()));
         };
-        if let Err(error) = create_queue_pair(&mut endpoint, &port, P::READS_IN) {
+        if let Err(error) = create_queue_pair(&mut endpoint, &port, protocol.reads_in()) {
             port.shares.borrow_mut().leave(window);
             refuse(endpoint, Refusal::Failed);
             return Err(broken(error));

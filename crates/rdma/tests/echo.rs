@@ -49,7 +49,10 @@ impl Check for Named {
 impl Protocol<Pretend> for Named {
     type Asked = u8;
     type Connection = Echo;
-    const READS_IN: u8 = 0;
+
+    fn reads_in(&self) -> u8 {
+        0
+    }
 
     fn accept(&self, channel: Channel<Pretend>, number: u8) -> (Rc<Echo>, Vec<u8>) {
         let accepted = vec![number, channel.window() as u8];
