@@ -286,6 +286,7 @@ impl<F: Fabric> Port<F> {
             if done.status != WorkStatus::Ok {
                 connection.channel().fail(Ended::Closed);
             } else if !connection.channel().is_over() {
+                connection.channel().stands.set();
                 // SAFETY: the receive has ended, and the slot is posted again only after this.
                 connection.received(done.kind, unsafe { self.receives.read(slot, done.bytes as usize) });
             }
