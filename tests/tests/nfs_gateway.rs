@@ -495,14 +495,18 @@ fn a_gateway_without_an_adapter_serves_all_the_same_and_says_why() {
     let config = gateways.cluster.config_path();
     // No adapter has an address of the loopback.
     let text_of_file = fs::read_to_string(&config).unwrap();
-    let with_rdma =
-        text_of_file.replace("[[gateway]]", "[[gateway]]\nrdma_addresses = [\"127.0.0.1:20049\"]");
+    let with_rdma = text_of_file.replace(
+        "[[gateway]]",
+        "[[gateway]]\nrdma_addresses = [\"127.0.0.1:20049\"]\nrdma_design = \"read-read\"",
+    );
     fs::write(&config, with_rdma).unwrap();
     gateways.start_all();
     let client = gateways.client("nfs0");
     client.create(client.root(), b"by-tcp", &CreateHow::Unchecked(mode(0o644))).unwrap();
     let lacks = "does not serve NFS over RDMA at 127.0.0.1:20049: ";
     assert!(gateways.cluster.log("nfs0").contains(lacks), "{}", gateways.cluster.log("nfs0"));
+    let warned = "exposes its memory to clients over RDMA (rdma_design = \"read-read\")";
+    assert!(gateways.cluster.log("nfs0").contains(warned), "{}", gateways.cluster.log("nfs0"));
     let status = gateways.cluster.weft(&["nfs", "status", "--config", text(&config)]);
     assert!(status.contains(&format!("nfs0 {lacks}")), "{status}");
     let clients = gateways.cluster.weft(&["nfs", "clients", "--config", text(&config)]);

@@ -95,6 +95,16 @@ pub struct Counts {
     pub rdma_read_bytes: u64,
     /// Bytes that were written to it.
     pub rdma_written_bytes: u64,
+    /// Replies that clients were to read by RDMA (`rdma_design = "read-read"`).
+    pub rdma_exposed_replies: u64,
+    /// Bytes of these.
+    pub rdma_exposed_bytes: u64,
+    /// Those of them that clients may read at the moment.
+    pub rdma_exposed_now_bytes: u64,
+    /// Microseconds for which they were exposed, of all replies together.
+    pub rdma_exposed_us: u64,
+    /// Bytes of payloads that were copied between messages and buffers.
+    pub copied_bytes: u64,
     /// Calls of clients that no export is for, and mounts that failed.
     pub refused: u64,
     /// Files that are open at the moment.

@@ -9,20 +9,12 @@
 //!                     └── forget ◄── changes ◄── watch ──┘       then the server acknowledges the change to its author
 //! ```
 //!
-//! **Who is told.** The metadata server notes what it tells a client that watches, and what it notes lasts
-//! longer than what is made of it here. Where no watch stands (none yet, or the server was reached anew
-//! since), nothing is believed at all. The server also takes a mount that acknowledges nothing for one that
-//! believes nothing: so nothing is believed for longer than the lease from when the last watch was asked that
-//! has been answered.
-//!
-//! **Races.** A reply may come after the change that makes it wrong was forgotten. Every forgetting is
-//! counted before it begins; a reply that was asked for under another count is believed for no time, and one
-//! that is believed is noted in time for the forgetting to see it. What the kernel does with a reply just
+//! **Who is told, and races** between replies and changes: `weft_gateway::Watch`. What the kernel does with a reply just
 //! before or after a note is its business: attributes have versions, and so have names where all of them are
 //! forgotten at once. A single name has none, so that it is not forgotten alone where the kernel was told of
 //! one in its directory a moment ago. And an inode of which the kernel was told may not be known to it yet:
-//! then the note is repeated. Which inodes need a note is decided in `belief.rs`; the watch and what follows
-//! from it are in `watch.rs`.
+//! then the note is repeated. Which inodes need a note is decided in `belief.rs`; what follows from a change of
+//! others is in `changes.rs`.
 //!
 //! **Locks.** A note about a name waits for the directory's lock in the kernel, which an operation of this
 //! mount holds while it waits for its reply; that reply may wait for another mount, which waits for this one.
@@ -36,18 +28,16 @@ use crate::notify::{ALL_BYTES, Notes};
 use crate::refills::pages_of;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weft_client::Client;
-use weft_gateway::Sharded;
-use weft_wire::limits::{LEASE_MS, NAME_BYTES_MAX};
+use weft_gateway::{Asked, Sharded, Watch};
+use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::Attr;
 
-mod watch;
+mod changes;
 
-/// How long anything is believed at most.
-pub(crate) const LEASE: Duration = Duration::from_millis(LEASE_MS);
 /// How long ago the kernel must have been told of a name for it to have taken it in.
 const NAMES_HEARD: Duration = Duration::from_millis(100);
 /// How long pages may be waited for. The kernel has them locked while they are being read, and all threads
@@ -61,14 +51,6 @@ const REFILLED_PATIENCE: Duration = Duration::from_millis(50);
 const PART_PATIENCE: Duration = Duration::from_millis(2);
 /// Names remembered of one directory that was made here.
 const NAMES_MAX: usize = 1 << 16;
-
-/// When something was asked for, and under which circumstances.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
-    at: Instant,
-    forgotten: u64,
-    standing: u64,
-}
 
 /// What is known of a directory.
 struct Directory {
@@ -99,19 +81,13 @@ impl Directory {
 
 /// See the module.
 pub(crate) struct Coherence {
-    client: Client,
+    watch: Arc<Watch>,
     root_ino: u64,
     root_node: u64,
     /// Whether the kernel is to believe names.
     believe_names: bool,
     notes: OnceLock<Arc<Notes>>,
     forgetting: OnceLock<Forgetting>,
-    /// The arrival at the metadata server under which the watch stands, plus 1; 0: it does not.
-    standing: AtomicU64,
-    /// When the last watch was asked that was answered, in nanoseconds from `begin`.
-    watched_at: AtomicU64,
-    forgotten: AtomicU64,
-    ending: AtomicBool,
     nodes: Sharded<u64, Belief>,
     directories: Sharded<u64, Directory>,
     /// When this mount last removed or moved something that may be a directory, in nanoseconds from `begin`.
@@ -121,13 +97,6 @@ pub(crate) struct Coherence {
     changing: Sharded<u64, u32>,
 }
 
-impl Asked {
-    /// When it was asked for.
-    pub(crate) fn at(&self) -> Instant {
-        self.at
-    }
-}
-
 impl Coherence {
     /// Of a mount whose root is inode `root_ino`, known to the kernel as `root_node`.
     pub(crate) fn new(client: &Client, root_ino: u64, root_node: u64, believe_names: bool) -> Coherence {
@@ -135,16 +104,12 @@ impl Coherence {
         // The kernel never forgets the root.
         nodes.lock(&root_ino).insert(root_ino, Belief::new(u64::MAX, Instant::now()));
         Coherence {
-            client: client.clone(),
+            watch: Arc::new(Watch::new(client)),
             root_ino,
             root_node,
             believe_names,
             notes: OnceLock::new(),
             forgetting: OnceLock::new(),
-            standing: AtomicU64::new(0),
-            watched_at: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
-            ending: AtomicBool::new(false),
             nodes,
             directories: Sharded::default(),
             removed_at: AtomicU64::new(0),
@@ -153,30 +118,19 @@ impl Coherence {
         }
     }
 
-    fn stands(&self) -> u64 {
-        let standing = self.standing.load(Ordering::SeqCst);
-        if standing == self.client.meta_arrivals() + 1 { standing } else { 0 }
-    }
-
     /// To be called before something is asked of the servers.
     pub(crate) fn ask(&self) -> Asked {
-        let forgotten = self.forgotten.load(Ordering::SeqCst);
-        Asked { at: Instant::now(), forgotten, standing: self.stands() }
-    }
-
-    fn is_undisturbed(&self, asked: &Asked) -> bool {
-        asked.forgotten == self.forgotten.load(Ordering::SeqCst)
+        self.watch.ask()
     }
 
     /// How much longer the reply may be believed.
     pub(crate) fn valid(&self, asked: &Asked) -> Duration {
-        let stands = asked.standing != 0 && asked.standing == self.stands();
-        if stands && self.is_undisturbed(asked) {
-            let watched_at = self.begin + Duration::from_nanos(self.watched_at.load(Ordering::SeqCst));
-            LEASE.saturating_sub(asked.at.min(watched_at).elapsed())
-        } else {
-            Duration::ZERO
-        }
+        self.watch.valid(asked)
+    }
+
+    /// Believes nothing any more, and tells the server so.
+    pub(crate) fn end(&self) {
+        self.watch.end();
     }
 
     fn node(&self, ino: u64) -> u64 {
@@ -219,7 +173,7 @@ impl Coherence {
         let Some(belief) = shard.get_mut(&ino) else { return Duration::ZERO };
         // Under the lock, so that who forgets sees either what is believed, or is seen.
         let (now, valid) = (Instant::now(), self.valid(asked));
-        if belief.hides_a_change(attr, now, valid, self.is_undisturbed(asked)) {
+        if belief.hides_a_change(attr, now, valid, self.watch.is_undisturbed(asked)) {
             drop(shard);
             self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE);
             return Duration::ZERO;
@@ -235,7 +189,7 @@ impl Coherence {
         if valid.is_zero() || !self.names_may_be_believed() {
             return Duration::ZERO;
         }
-        let directory = shard.entry(dir).or_insert_with(|| Directory::new(asked.at));
+        let directory = shard.entry(dir).or_insert_with(|| Directory::new(asked.at()));
         directory.names_told = Some(Instant::now());
         valid
     }
@@ -247,7 +201,7 @@ impl Coherence {
 
     /// This mount has changed attributes of an inode in a way that the kernel does not know of.
     pub(crate) fn attributes_changed(&self, ino: u64) {
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        self.watch.count_forgetting();
         self.directory_changed(ino);
         if let Some(notes) = self.notes.get() {
             notes.inode(self.node(ino), None);
@@ -257,7 +211,7 @@ impl Coherence {
     /// Others may have changed a file without a word: has the kernel forget its attributes and pages. Waits
     /// for reads of it that are under way.
     pub(crate) fn contents_changed(&self, ino: u64) {
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        self.watch.count_forgetting();
         if let Some(belief) = self.nodes.lock(&ino).get_mut(&ino) {
             belief.changed(true, Instant::now());
         }
@@ -294,10 +248,10 @@ impl Coherence {
     pub(crate) fn directory(&self, asked: &Asked, ino: u64) -> Option<(Attr, Duration)> {
         let shard = self.directories.lock(&ino);
         let directory = shard.get(&ino)?;
-        let left = directory.until.saturating_duration_since(asked.at);
+        let left = directory.until.saturating_duration_since(asked.at());
         let (attr, current) = directory.attr.as_ref()?;
         let current = current.is_some_and(|asked_at| self.none_removed_since(asked_at));
-        (current && asked.standing != 0 && !left.is_zero()).then(|| (attr.clone(), left))
+        (current && asked.is_watched() && !left.is_zero()).then(|| (attr.clone(), left))
     }
 
     /// Attributes of a directory as they were last told, whether they still hold or not.
@@ -309,16 +263,16 @@ impl Coherence {
     /// count.
     pub(crate) fn note_directory(&self, asked: &Asked, attr: &Attr) {
         let mut shard = self.directories.lock(&attr.ino);
-        let directory = shard.entry(attr.ino).or_insert_with(|| Directory::new(asked.at));
+        let directory = shard.entry(attr.ino).or_insert_with(|| Directory::new(asked.at()));
         let time = |attr: &Attr| (attr.ctime.seconds, attr.ctime.nanoseconds);
         if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && time(known) > time(attr)) {
             return;
         }
         let valid = self.valid(asked);
         let holds = !valid.is_zero()
-            && directory.changed_at.is_none_or(|changed| asked.at > changed)
-            && self.none_removed_since(asked.at);
-        directory.attr = Some((attr.clone(), holds.then_some(asked.at)));
+            && directory.changed_at.is_none_or(|changed| asked.at() > changed)
+            && self.none_removed_since(asked.at());
+        directory.attr = Some((attr.clone(), holds.then_some(asked.at())));
         if holds {
             directory.until = directory.until.max(Instant::now() + valid);
         }
@@ -368,10 +322,10 @@ impl Coherence {
     pub(crate) fn is_missing(&self, asked: &Asked, dir: u64, name: &[u8]) -> Option<Duration> {
         let shard = self.directories.lock(&dir);
         let directory = shard.get(&dir)?;
-        let left = directory.until.saturating_duration_since(asked.at);
+        let left = directory.until.saturating_duration_since(asked.at());
         // A name that cannot be is for the server to refuse.
         let missing = name.len() <= NAME_BYTES_MAX && directory.names.as_ref()?.get(name).is_none();
-        (missing && asked.standing != 0 && !left.is_zero()).then_some(left)
+        (missing && asked.is_watched() && !left.is_zero()).then_some(left)
     }
 
     /// A name may be made now.

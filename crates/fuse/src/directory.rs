@@ -8,11 +8,12 @@
 //!             │  .   │  ..   │  a     │  b      │ ...        a has cookie 16, b has cookie 17
 //! ```
 
-use crate::coherence::{Asked, Coherence};
+use crate::coherence::Coherence;
 use crate::outcome::{Outcome, Told};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use weft_client::Client;
+use weft_gateway::Asked;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::{Attr, Entry, FileKind};
 

@@ -32,7 +32,7 @@ mod names;
 mod open;
 
 use crate::closing::Closing;
-use crate::coherence::{Asked, Coherence, LEASE};
+use crate::coherence::Coherence;
 use crate::directory::DirStream;
 use crate::locks::Lockers;
 use crate::notify::Notes;
@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
-use weft_gateway::{Blocks, Callers, Identities, Process, Reports, Sharded};
+use weft_gateway::{Asked, Blocks, Callers, Identities, LEASE, Process, Reports, Sharded};
 use weft_wire::messages::{Attr, FileKind, Time, UMASK_SHIFT};
 
 /// The kernel's number for the root of a mount; FUSE fixes it.

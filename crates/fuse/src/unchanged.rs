@@ -13,12 +13,12 @@
 //! Anything else that this mount does to an inode, or to any name, ends what was known; so does what others do, as
 //! `coherence.rs` tells.
 
-use crate::coherence::Asked;
 use crate::outcome::SET_ID_BITS;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::SetAttr;
+use weft_gateway::Asked;
 use weft_wire::messages::Attr;
 
 /// The tick of a coarse clock (a kernel's with 250 Hz).

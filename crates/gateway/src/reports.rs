@@ -23,23 +23,58 @@ const LOCKS: usize = 1024;
 /// Changes remembered.
 const CHANGES_MAX: usize = 1024;
 
-/// Changes of attributes by this gateway.
-pub struct Reports {
-    under_way: Box<[Mutex<()>]>,
+/// Changes that this gateway has made, each with a key: an inode, or what stands for something else.
+pub struct Changes {
     done: Mutex<Done>,
 }
 
 struct Done {
-    /// Inodes with the time at which the change had been made, in order.
+    /// Keys with the time at which the change had been made, in order.
     changes: VecDeque<(u64, Instant)>,
     /// All later ones are remembered.
     complete_since: Instant,
 }
 
+impl Default for Changes {
+    fn default() -> Changes {
+        Changes { done: Mutex::new(Done { changes: VecDeque::new(), complete_since: Instant::now() }) }
+    }
+}
+
+impl Changes {
+    fn done(&self) -> MutexGuard<'_, Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It was changed, or may have been.
+    pub fn changed(&self, key: u64) {
+        let mut done = self.done();
+        if done.changes.len() == CHANGES_MAX
+            && let Some((_, at)) = done.changes.pop_front()
+        {
+            done.complete_since = at;
+        }
+        done.changes.push_back((key, Instant::now()));
+    }
+
+    /// Whether a reply that was asked for at `asked_at` may lack a change of it. One that is under way does not
+    /// count.
+    pub fn changed_since(&self, key: u64, asked_at: Instant) -> bool {
+        let done = self.done();
+        let mut since = done.changes.iter().rev().take_while(|(_, at)| *at >= asked_at);
+        asked_at <= done.complete_since || since.any(|&(changed, _)| changed == key)
+    }
+}
+
+/// Changes of attributes by this gateway, and reports of what it wrote.
+pub struct Reports {
+    under_way: Box<[Mutex<()>]>,
+    done: Changes,
+}
+
 impl Default for Reports {
     fn default() -> Reports {
-        let done = Done { changes: VecDeque::new(), complete_since: Instant::now() };
-        Reports { under_way: (0..LOCKS).map(|_| Mutex::default()).collect(), done: Mutex::new(done) }
+        Reports { under_way: (0..LOCKS).map(|_| Mutex::default()).collect(), done: Changes::default() }
     }
 }
 
@@ -70,21 +105,13 @@ impl Reports {
 
     /// Attributes of an inode, or names of a directory, were changed, or may have been.
     pub fn changed(&self, ino: u64) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if done.changes.len() == CHANGES_MAX
-            && let Some((_, at)) = done.changes.pop_front()
-        {
-            done.complete_since = at;
-        }
-        done.changes.push_back((ino, Instant::now()));
+        self.done.changed(ino);
     }
 
     /// Whether attributes of `ino`, or its names, that were asked for at `asked_at` may lack a change of this gateway's.
     /// One that is under way does not count.
     pub fn changed_since(&self, ino: u64, asked_at: Instant) -> bool {
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut since = done.changes.iter().rev().take_while(|(_, at)| *at >= asked_at);
-        asked_at <= done.complete_since || since.any(|&(changed, _)| changed == ino)
+        self.done.changed_since(ino, asked_at)
     }
 }
 
@@ -127,7 +154,7 @@ mod tests {
             });
             begins.recv().unwrap();
             let _alone = reports.alone(7);
-            assert_eq!(reports.done.lock().unwrap().changes.len(), 1);
+            assert_eq!(reports.done.done().changes.len(), 1);
         });
     }
 }

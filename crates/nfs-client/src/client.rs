@@ -89,8 +89,8 @@ fn way_of<'a>(url: &NfsUrl, options: &'a ConnectOptions) -> Result<Box<dyn Fn() 
         let why = format!("{error}; without transport=rdma the server is reached over TCP");
         Failure::new(ErrorKind::Unreachable, why).of("use RDMA", "")
     })?;
-    let memory = url.rdma_memory;
-    Ok(Box::new(move || Box::new(RdmaWay::new(fabric, memory))))
+    let (design, memory) = (url.rdma_design, url.rdma_memory);
+    Ok(Box::new(move || Box::new(RdmaWay::new(fabric, design, memory))))
 }
 
 impl NfsClient {
@@ -109,7 +109,8 @@ impl NfsClient {
     /// The same.
     pub fn connect_rdma<F: Fabric>(url: &NfsUrl, options: &ConnectOptions, fabric: &F) -> Result<NfsClient> {
         let url = NfsUrl { transport: Transport::Rdma, ..url.clone() };
-        let way = || -> Box<dyn Way> { Box::new(RdmaWay::new(fabric.clone(), url.rdma_memory)) };
+        let way =
+            || -> Box<dyn Way> { Box::new(RdmaWay::new(fabric.clone(), url.rdma_design, url.rdma_memory)) };
         NfsClient::connect_by(&url, options, &way)
     }
 

@@ -45,7 +45,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use mount::Export;
 pub use options::{ConnectOptions, GIVE_UP_MS_DEFAULT, SILENCE_MS_DEFAULT, own_credential};
 pub use pending::{PendingCall, PendingRead, PendingWrite, wait_all};
-pub use rdma::{RdmaMemory, RdmaStatus, RdmaTotals};
+pub use rdma::{RdmaDesign, RdmaMemory, RdmaStatus, RdmaTotals};
 pub use status::Status;
 pub use types::*;
 pub use url::{NfsUrl, Transport};

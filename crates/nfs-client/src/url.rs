@@ -1,7 +1,7 @@
 //! `nfs://HOST[:PORT]/PATH[?OPTION=VALUE[&…]]`
 
 use crate::error::{Error, ErrorKind, Failure};
-use crate::rdma::RdmaMemory;
+use crate::rdma::{RdmaDesign, RdmaMemory};
 
 /// What carries calls of NFS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct NfsUrl {
     pub mount_port: Option<u16>,
     /// What carries calls of NFS.
     pub transport: Transport,
+    /// Who moves data of replies over RDMA.
+    pub rdma_design: RdmaDesign,
     /// How memory becomes known to the adapter over RDMA.
     pub rdma_memory: RdmaMemory,
     /// From the root of the server, with an export in front. Begins with a slash and has none at its end.
@@ -38,7 +40,7 @@ impl NfsUrl {
     pub fn parse(text: &str) -> Result<NfsUrl, Error> {
         let wrong = |why: &str| {
             let detail = format!(
-                "{why}; write nfs://HOST[:PORT]/PATH[?mountport=PORT&transport=rdma&rdma-memory=HOW]"
+                "{why}; write nfs://HOST[:PORT]/PATH[?mountport=PORT&transport=rdma&rdma-memory=HOW&rdma-design=WHICH]"
             );
             Failure::new(ErrorKind::Invalid, detail).of(format!("`{text}`"), "")
         };
@@ -56,9 +58,9 @@ impl NfsUrl {
         if parts.contains(&"..") || path.contains('\0') {
             return Err(wrong("its path has `..` or a zero byte"));
         }
-        let Options { mount_port, transport, rdma_memory } = options;
+        let Options { mount_port, transport, rdma_design, rdma_memory } = options;
         let path = format!("/{}", parts.join("/"));
-        Ok(NfsUrl { host: host.into(), port, mount_port, transport, rdma_memory, path })
+        Ok(NfsUrl { host: host.into(), port, mount_port, transport, rdma_design, rdma_memory, path })
     }
 }
 
@@ -67,6 +69,7 @@ impl NfsUrl {
 struct Options {
     mount_port: Option<u16>,
     transport: Transport,
+    rdma_design: RdmaDesign,
     rdma_memory: RdmaMemory,
 }
 
@@ -77,6 +80,7 @@ impl Options {
             ("mountport", port) => self.mount_port = Some(port_from(port)?),
             ("transport", "tcp") => self.transport = Transport::Tcp,
             ("transport", "rdma") => self.transport = Transport::Rdma,
+            ("rdma-design", name) => self.rdma_design = RdmaDesign::of(name)?,
             ("rdma-memory", name) => self.rdma_memory = RdmaMemory::of(name)?,
             _ => return None,
         }
@@ -147,6 +151,11 @@ mod tests {
             let text = format!("nfs://h/x?transport=rdma&rdma-memory={name}&mountport=1");
             assert_eq!(of(&text), (Transport::Rdma, memory));
         }
+        assert_eq!(NfsUrl::parse("nfs://h/").unwrap().rdma_design, RdmaDesign::ReadWrite);
+        for (design, name) in RdmaDesign::ALL {
+            let text = format!("nfs://h/x?transport=rdma&rdma-design={name}");
+            assert_eq!((NfsUrl::parse(&text).unwrap().rdma_design, design.name()), (design, name));
+        }
     }
 
     #[test]
@@ -163,6 +172,7 @@ mod tests {
             "nfs://h/?proto=udp",
             "nfs://h/?transport=udp",
             "nfs://h/?rdma-memory=much",
+            "nfs://h/?rdma-design=write-write",
             "nfs://h/a/../b",
             "nfs://h/%",
             "nfs://h/%zz",

@@ -25,15 +25,10 @@ use crate::export::{ExportOptions, Exports};
 use crate::handle::HandleKeys;
 use crate::locks::{LockCounts, LockOptions, Locks};
 use crate::mount::{self, Mounts};
-use crate::opens::Opens;
 use crate::procedures::Files;
 use crate::procedures::limits::IO_BYTES_MAX;
-use crate::refusals::Refusals;
-use crate::space::SpaceCache;
 use crate::target::Sender;
-use crate::used::Used;
-use crate::weft::{Weft, both};
-use crate::workers::Workers;
+use crate::weft::both;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{nlm, nsm};
 use weft_onc_server::{Buffer, Buffers};
@@ -122,6 +117,16 @@ pub struct GatewayCounts {
     pub rdma_read_bytes: u64,
     /// Bytes that were written to it: data of READs, long replies.
     pub rdma_written_bytes: u64,
+    /// Replies that clients were to read by RDMA, where the gateway exposes its memory.
+    pub rdma_exposed_replies: u64,
+    /// Bytes of these.
+    pub rdma_exposed_bytes: u64,
+    /// Those of them that clients may read at the moment.
+    pub rdma_exposed_now_bytes: u64,
+    /// Microseconds for which they were exposed, of all replies together.
+    pub rdma_exposed_us: u64,
+    /// Bytes of payloads that were copied between messages and buffers.
+    pub copied_bytes: u64,
     /// Inodes that are open at the moment.
     pub open_inodes: usize,
     /// Operations of the cluster that are under way.
@@ -160,17 +165,10 @@ impl Gateway {
     /// Begins to serve, on the current reactor.
     ///
     /// # Errors
-    /// Those of `epoll_create1`, and of the directory of locks.
+    /// Those of `epoll_create1`, of a thread's start, and of the directory of locks.
     pub fn new(options: &GatewayOptions) -> io::Result<Rc<Gateway>> {
-        let client = options.client.clone();
-        let (weft, workers) = (Weft::new()?, Workers::default());
-        let opens = Rc::new(Opens::new(&client, &weft, &workers));
-        weft_reactor::spawn(opens.clone().look_after());
-        let exports = Rc::new(Exports::new(&client, &options.exports)).into();
-        let (keys, space) = (options.handle_keys.clone(), SpaceCache::default());
-        let used = Used::new(&workers);
-        let refusals = Refusals::default();
-        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, used, refusals });
+        let files = Rc::new(Files::start(&options.client, &options.exports, &options.handle_keys)?);
+        weft_reactor::spawn(files.opens.clone().look_after());
         let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
         let (duplicates, duplicate_writes) = (Duplicates::of(CALLS_MAX), Duplicates::of(WRITES_MAX));
         let (mounts, counts) = (Mounts::default(), Rc::default());
@@ -180,6 +178,8 @@ impl Gateway {
     /// From now on these are exported.
     pub fn set_exports(&self, exports: &[ExportOptions]) {
         *self.files.exports.borrow_mut() = Rc::new(Exports::new(&self.files.client, exports));
+        // Users may be others on the servers now.
+        self.files.known.forget_everything();
     }
 
     /// What was done so far.
@@ -202,6 +202,7 @@ impl Gateway {
             locks.stop().await;
         }
         self.files.opens.close_everything().await;
+        self.files.workers.run(self.files.known.ending()).await;
     }
 
     #[cfg(test)]
@@ -269,50 +270,58 @@ impl Gateway {
         }
     }
 
+    /// Each procedure is a future of its own in memory: as one they would be as large as the largest, and moved with every
+    /// call.
     async fn nfs(&self, sender: &Sender, procedure: Procedure, call: Call<'_>) -> Result<Outcome, XdrError> {
         let (files, from) = (&self.files, &mut Reader::new(call.args));
         Ok(match procedure {
             Procedure::NFSPROC3_NULL => Outcome::Done { head: Vec::new(), data: Buffer::default() },
-            Procedure::NFSPROC3_GETATTR => done(&files.getattr(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_GETATTR => done(&Box::pin(files.getattr(sender, args::handle(from)?)).await),
             Procedure::NFSPROC3_LOOKUP => {
                 let place = args::place(from)?;
-                done(&files.lookup(sender, place.dir, place.name).await)
+                done(&Box::pin(files.lookup(sender, place.dir, place.name)).await)
             }
             Procedure::NFSPROC3_ACCESS => {
                 let (object, wanted) = (args::handle(from)?, from.u32()?);
-                done(&files.access(sender, object, wanted).await)
+                done(&Box::pin(files.access(sender, object, wanted)).await)
             }
-            Procedure::NFSPROC3_READLINK => readlink(files.readlink(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_READLINK => {
+                readlink(Box::pin(files.readlink(sender, args::handle(from)?)).await)
+            }
             Procedure::NFSPROC3_READ => {
                 let (file, offset, count) = (args::handle(from)?, from.u64()?, from.u32()?);
-                self.read(sender, file, (offset, count), &call.buffers).await
+                Box::pin(self.read(sender, file, (offset, count), &call.buffers)).await
             }
-            Procedure::NFSPROC3_WRITE => self.write(sender, call).await?,
+            Procedure::NFSPROC3_WRITE => Box::pin(self.write(sender, call)).await?,
             Procedure::NFSPROC3_READDIR => {
                 let (dir, cookie, _) = (args::handle(from)?, from.u64()?, from.u64()?);
-                done(&files.readdir(sender, dir, cookie, from.u32()?).await)
+                done(&Box::pin(files.readdir(sender, dir, cookie, from.u32()?)).await)
             }
             Procedure::NFSPROC3_READDIRPLUS => {
                 let (dir, cookie, _) = (args::handle(from)?, from.u64()?, from.u64()?);
                 let counts = (from.u32()?, from.u32()?);
-                done(&files.readdirplus(sender, dir, cookie, counts).await)
+                done(&Box::pin(files.readdirplus(sender, dir, cookie, counts)).await)
             }
-            Procedure::NFSPROC3_FSSTAT => done(&files.fsstat(sender, args::handle(from)?).await),
-            Procedure::NFSPROC3_FSINFO => done(&files.fsinfo(sender, args::handle(from)?).await),
-            Procedure::NFSPROC3_PATHCONF => done(&files.pathconf(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_FSSTAT => done(&Box::pin(files.fsstat(sender, args::handle(from)?)).await),
+            Procedure::NFSPROC3_FSINFO => done(&Box::pin(files.fsinfo(sender, args::handle(from)?)).await),
+            Procedure::NFSPROC3_PATHCONF => {
+                done(&Box::pin(files.pathconf(sender, args::handle(from)?)).await)
+            }
             Procedure::NFSPROC3_COMMIT => {
                 let file = args::handle(from)?;
                 from.u64()?;
                 from.u32()?;
-                done(&files.commit(sender, file).await)
+                done(&Box::pin(files.commit(sender, file)).await)
             }
             procedure => {
                 // What makes no sense is refused at once, and not remembered.
                 check(procedure, call.args)?;
                 let id = self.duplicates.id(sender.peer.ip(), call.xid, call.procedure, call.args);
                 let (files, sender, arguments) = (files.clone(), *sender, call.args.to_vec());
-                let work = async move { change(&files, &sender, procedure, &arguments).await };
-                let head = self.duplicates.once(id, async { work.await.unwrap_or_default() }).await;
+                let work = async move {
+                    Box::pin(change(&files, &sender, procedure, &arguments)).await.unwrap_or_default()
+                };
+                let head = self.duplicates.once(id, work).await;
                 Outcome::Done { head, data: Buffer::default() }
             }
         })

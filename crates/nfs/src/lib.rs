@@ -27,6 +27,7 @@ mod duplicates;
 mod export;
 mod gateway;
 mod handle;
+mod known;
 mod locks;
 mod mount;
 mod network;
@@ -62,6 +63,6 @@ pub use serve::{Listeners, PORT_DEFAULT, RDMA_PORT_DEFAULT, Serving, listen_rdma
 pub use target::Sender;
 pub use weft::{Weft, both};
 pub use weft_gateway::{Identities, Squash};
-pub use weft_onc_server::{Peer, RdmaListener, Transport};
+pub use weft_onc_server::{Peer, RdmaDesign, RdmaListener, RdmaMemory, RdmaOptions, Transport};
 pub use weft_verbs::RdmaCore;
 pub use workers::Workers;

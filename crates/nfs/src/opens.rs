@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::nfsstat3;
 use weft_client::{At, Client, File, OpenOptions, PendingCall, SetAttr};
-use weft_gateway::Reports;
+use weft_gateway::{Asked, Reports};
 use weft_reactor::{LocalLock, Notify, sleep};
 use weft_wire::Status;
 use weft_wire::limits::CAPABILITY_LIFE_S;
 use weft_wire::messages::{Attr, Caller, FileKind};
 
-use crate::credential::Credential;
+use crate::known::{Known, Scope, Who};
 use crate::status::{Named, status_of};
 use crate::target::Target;
 use crate::verifier::Verifier;
@@ -105,8 +105,7 @@ impl Access {
 }
 
 struct Right {
-    export: u64,
-    credential: Credential,
+    who: Who,
     access: Access,
     at: Instant,
 }
@@ -125,10 +124,11 @@ pub(crate) struct Entry {
     synced: Cell<u64>,
     used_at: Cell<Instant>,
     rights: RefCell<Vec<Right>>,
+    known: Rc<Known>,
 }
 
 impl Entry {
-    fn new(ino: u64) -> Entry {
+    fn new(ino: u64, known: &Rc<Known>) -> Entry {
         Entry {
             ino,
             reader: RefCell::default(),
@@ -140,6 +140,7 @@ impl Entry {
             synced: Cell::new(0),
             used_at: Cell::new(Instant::now()),
             rights: RefCell::default(),
+            known: known.clone(),
         }
     }
 
@@ -158,11 +159,7 @@ impl Entry {
         let now = Instant::now();
         let mut rights = self.rights.borrow_mut();
         rights.retain(|right| now.saturating_duration_since(right.at) < RIGHTS_VALID);
-        rights.iter().any(|right| {
-            right.access == access
-                && right.export == target.export.id
-                && right.credential == target.credential
-        })
+        rights.iter().any(|right| right.access == access && right.who == target.who())
     }
 
     fn allow(&self, target: &Target, access: Access) {
@@ -170,14 +167,14 @@ impl Entry {
         if rights.len() >= RIGHTS_MAX {
             rights.remove(0);
         }
-        let (export, credential) = (target.export.id, target.credential);
-        rights.push(Right { export, credential, access, at: Instant::now() });
+        rights.push(Right { who: target.who(), access, at: Instant::now() });
     }
 
     /// Something is about to be written, or has been.
     pub(crate) fn note_change(&self) {
         self.unreported.set(true);
         self.changes.set(self.changes.get() + 1);
+        self.known.changed(self.ino);
     }
 
     fn is_unsynced(&self) -> bool {
@@ -197,18 +194,20 @@ pub(crate) struct Opens {
     weft: Weft,
     workers: Workers,
     reports: Reports,
+    pub(crate) known: Rc<Known>,
     pub(crate) verifier: Verifier,
     entries: RefCell<HashMap<u64, Rc<Entry>>>,
     crowded: Notify,
 }
 
 impl Opens {
-    pub(crate) fn new(client: &Client, weft: &Weft, workers: &Workers) -> Opens {
+    pub(crate) fn new(client: &Client, weft: &Weft, workers: &Workers, known: &Rc<Known>) -> Opens {
         Opens {
             client: client.clone(),
             weft: weft.clone(),
             workers: workers.clone(),
             reports: Reports::default(),
+            known: known.clone(),
             verifier: Verifier::new(),
             entries: RefCell::default(),
             crowded: Notify::new(),
@@ -234,7 +233,7 @@ impl Opens {
         if entries.len() >= OPEN_MAX {
             self.crowded.notify();
         }
-        let entry = entries.entry(ino).or_insert_with(|| Rc::new(Entry::new(ino)));
+        let entry = entries.entry(ino).or_insert_with(|| Rc::new(Entry::new(ino, &self.known)));
         entry.used_at.set(Instant::now());
         entry.clone()
     }
@@ -341,8 +340,11 @@ impl Opens {
         // Not as root, whom the servers may take for nobody.
         let owner = Caller { uid: attr.uid, gid: attr.gid, groups: Vec::new() };
         let changes = SetAttr { mode: Some(cleared), ..SetAttr::default() };
+        let change = self.known.change().inode(target.ino, Scope::Attributes);
         let set = target.root().with_caller(owner).start_setattr(At::ino(target.ino), false, &changes);
-        self.call(set).await.map(drop).map_err(handle)
+        let attr = self.call(set).await.map_err(handle)?;
+        change.made(|learn| learn.attr(&attr));
+        Ok(())
     }
 
     /// Rights to it may have changed.
@@ -385,7 +387,7 @@ impl Opens {
         let changes = opened.entry.changes.get();
         let file = opened.file.clone();
         let synced = self.workers.run(move || file.sync_what_is_left()).await;
-        self.reports.changed(ino);
+        self.reported(ino);
         match synced {
             Ok(true) => {
                 opened.entry.synced.set(opened.entry.synced.get().max(changes));
@@ -425,33 +427,45 @@ impl Opens {
             return Ok(());
         }
         let reported = self.workers.run(move || file.flush_known()).await;
-        self.reports.changed(ino);
+        self.reported(ino);
         if reported.is_err() {
             entry.unreported.set(true);
         }
         reported.map(drop)
     }
 
-    /// Attributes of an inode now.
-    pub(crate) async fn attr(&self, client: &Client, ino: u64) -> weft_client::Result<Attr> {
-        self.report(ino).await?;
-        self.call(client.start_getattr(ino)).await
+    /// What was written was reported, which has changed attributes.
+    fn reported(&self, ino: u64) {
+        self.reports.changed(ino);
+        self.known.changed(ino);
     }
 
-    /// Attributes that a reply had which was asked for at `asked_at`: asked for again, if what was written
-    /// here was not reported before.
+    /// Attributes of an inode now.
+    pub(crate) async fn attr(&self, client: &Client, ino: u64) -> weft_client::Result<Attr> {
+        if let Some(attr) = self.known.attr(ino) {
+            return Ok(attr);
+        }
+        self.report(ino).await?;
+        let asked = self.known.ask();
+        let attr = self.call(client.start_getattr(ino)).await?;
+        self.known.learn(&asked, &attr);
+        Ok(attr)
+    }
+
+    /// Attributes that a reply had: asked for again, if what was written here was not reported before.
     pub(crate) async fn brought_up_to_date(
         &self,
         client: &Client,
-        asked_at: Instant,
+        asked: &Asked,
         attr: Attr,
     ) -> weft_client::Result<Attr> {
         let is_written = self.known(attr.ino).is_some_and(|entry| entry.writer.borrow().is_some());
         let is_old =
-            |entry: Rc<Entry>| entry.unreported.get() || self.reports.changed_since(attr.ino, asked_at);
+            |entry: Rc<Entry>| entry.unreported.get() || self.reports.changed_since(attr.ino, asked.at());
         if is_written && self.known(attr.ino).is_some_and(is_old) {
             return self.attr(client, attr.ino).await;
         }
+        self.known.learn(asked, &attr);
         Ok(attr)
     }
 
@@ -469,6 +483,7 @@ impl Opens {
             })
             .await;
             weft_onc_server::buffers::trim();
+            self.known.trim();
             let is_crowded = self.count() >= OPEN_MAX;
             self.close_idle(is_crowded).await;
         }

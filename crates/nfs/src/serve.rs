@@ -13,7 +13,7 @@ use nfs3_types::nfs3::NFS_PROGRAM as Procedure;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{CallHeader, Credential as Shown, Refusal};
 use weft_onc_server::{
-    Counts, Limits, Needs, Peer, Placed, Rdma, RdmaListener, Reply, Results, Server, Service,
+    Counts, Limits, Needs, Peer, Placed, Rdma, RdmaListener, RdmaOptions, Reply, Results, Server, Service,
 };
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox, sleep, spawn};
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
@@ -51,12 +51,14 @@ pub struct Listeners<F: Fabric = RdmaCore> {
     pub tcp: Vec<TcpListener>,
     /// For NFS over RDMA; clients mount and lock over TCP.
     pub rdma: Vec<RdmaListener<F>>,
+    /// How NFS over RDMA is served.
+    pub rdma_options: RdmaOptions,
 }
 
 impl Listeners {
     /// Over TCP alone.
     pub fn tcp(tcp: Vec<TcpListener>) -> Listeners {
-        Listeners { tcp, rdma: Vec::new() }
+        Listeners { tcp, rdma: Vec::new(), rdma_options: RdmaOptions::default() }
     }
 }
 
@@ -204,7 +206,7 @@ fn listen<F: Fabric>(server: &Server<Gateway>, listeners: Listeners<F>) -> io::R
     if listeners.rdma.is_empty() {
         return Ok(());
     }
-    let rdma = Rdma::new(&Limits::default())?;
+    let rdma = Rdma::new(&Limits::default(), listeners.rdma_options)?;
     for listener in listeners.rdma {
         let (server, rdma) = (server.clone(), rdma.clone());
         spawn(async move { server.listen_rdma(&rdma, listener).await });
@@ -241,8 +243,18 @@ async fn control(gateway: &Gateway, server: &Server<Gateway>, mut requests: Mail
             }
             Control::Counts(answer) => {
                 let Counts { rdma_read_bytes, rdma_written_bytes, .. } = server.counts();
-                let counts = GatewayCounts { rdma_read_bytes, rdma_written_bytes, ..gateway.counts() };
-                let _ = answer.send(counts);
+                let Counts { rdma_exposed_replies, rdma_exposed_bytes, .. } = server.counts();
+                let Counts { rdma_exposed_now_bytes, rdma_exposed_us, copied_bytes, .. } = server.counts();
+                let _ = answer.send(GatewayCounts {
+                    rdma_read_bytes,
+                    rdma_written_bytes,
+                    rdma_exposed_replies,
+                    rdma_exposed_bytes,
+                    rdma_exposed_now_bytes,
+                    rdma_exposed_us,
+                    copied_bytes,
+                    ..gateway.counts()
+                });
             }
             Control::Clients(answer) => drop(answer.send(server.peers())),
             Control::Mounts(answer) => drop(answer.send(gateway.mounts())),

@@ -11,6 +11,7 @@ use crate::attributes::fattr_of;
 use crate::credential::Credential;
 use crate::export::{Admission, Export};
 use crate::handle::{Handle, HandleKeys};
+use crate::known::Who;
 
 /// Who sent a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,11 @@ impl Target {
                 Target { export, credential: Credential::new(uid, gid, &[]), client, ino, admission }
             }
         }
+    }
+
+    /// Whose rights count.
+    pub(crate) fn who(&self) -> Who {
+        Who { export: self.export.id, credential: self.credential }
     }
 
     /// Acts for root.

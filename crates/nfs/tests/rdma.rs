@@ -7,7 +7,8 @@ use std::net::TcpListener;
 
 use common::Cluster;
 use weft_client::OpenOptions;
-use weft_nfs::{Listeners, Serving};
+use weft_nfs::{Listeners, RdmaDesign, RdmaMemory as ServerMemory, RdmaOptions, Serving};
+use weft_nfs_client as client;
 use weft_nfs_client::{
     AuthSys, ConnectOptions, CreateHow, FileHandle, NfsClient, NfsUrl, RdmaMemory, SetAttr, Stable,
 };
@@ -18,21 +19,30 @@ use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 const NAMES: usize = 400;
 
 /// A gateway over RDMA and TCP, and the host of its clients.
-fn serve(cluster: &Cluster) -> (Serving, Pretend) {
+fn serve(cluster: &Cluster, rdma_options: RdmaOptions) -> (Serving, Pretend) {
     let host = Pretend::new(PretendOptions::default());
     let clients = host.another_host(vec![Adapter::new("clients", [127, 0, 0, 2].into())]);
     let rdma = vec![RdmaListener::bind(&host, "127.0.0.1:0".parse().unwrap()).unwrap()];
     let tcp = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
     let options = serving::options(cluster.client(), &cluster.key, "/");
-    (Serving::start(options, Listeners { tcp, rdma }).unwrap(), clients)
+    (Serving::start(options, Listeners { tcp, rdma, rdma_options }).unwrap(), clients)
 }
 
 fn connect(serving: &Serving, clients: &Pretend, rdma_memory: RdmaMemory) -> NfsClient {
+    connect_as(client::RdmaDesign::ReadWrite, serving, clients, rdma_memory)
+}
+
+fn connect_as(
+    rdma_design: client::RdmaDesign,
+    serving: &Serving,
+    clients: &Pretend,
+    rdma_memory: RdmaMemory,
+) -> NfsClient {
     let (rdma, tcp) = (serving.rdma_addresses()[0], serving.addresses()[0].port());
     let url = NfsUrl::parse(&format!("nfs://{rdma}/?transport=rdma&mountport={tcp}")).unwrap();
     let credential = Some(AuthSys { machine: b"client".to_vec(), ..AuthSys::default() });
     let options = ConnectOptions { credential, ..ConnectOptions::default() };
-    NfsClient::connect_rdma(&NfsUrl { rdma_memory, ..url }, &options, clients).unwrap()
+    NfsClient::connect_rdma(&NfsUrl { rdma_design, rdma_memory, ..url }, &options, clients).unwrap()
 }
 
 fn create(client: &NfsClient, name: &[u8]) -> FileHandle {
@@ -43,7 +53,7 @@ fn create(client: &NfsClient, name: &[u8]) -> FileHandle {
 #[test]
 fn the_client_and_the_gateway_understand_each_other_over_rdma() {
     let cluster = Cluster::start(2, 16 << 10);
-    let (serving, clients) = serve(&cluster);
+    let (serving, clients) = serve(&cluster, RdmaOptions::default());
     let native = cluster.client();
     for at in 0..NAMES {
         native.mkdir(format!("/directory-{at}").as_str(), 0o755).unwrap();
@@ -80,7 +90,7 @@ fn the_client_and_the_gateway_understand_each_other_over_rdma() {
 #[test]
 fn many_small_calls_share_what_the_gateway_grants() {
     let cluster = Cluster::start(1, 4096);
-    let (serving, clients) = serve(&cluster);
+    let (serving, clients) = serve(&cluster, RdmaOptions::default());
     let client = connect(&serving, &clients, RdmaMemory::Cached);
     let file = create(&client, b"f");
     client.write(&file, 0, &[7; 4096], Stable::File).unwrap();
@@ -91,4 +101,48 @@ fn many_small_calls_share_what_the_gateway_grants() {
     }
     assert_eq!(client.rdma_status().unwrap().totals.connections, 1);
     serving.stop();
+}
+
+/// Both designs, and all ways of both sides to register memory, move the same bytes.
+#[test]
+fn both_designs_and_all_kinds_of_memory_move_the_same_bytes() {
+    let cluster = Cluster::start(2, 16 << 10);
+    let native = cluster.client();
+    for at in 0..NAMES {
+        native.mkdir(format!("/directory-{at}").as_str(), 0o755).unwrap();
+    }
+    let data = Random(seed()).bytes(3_000_001);
+    for memory in [ServerMemory::Pool, ServerMemory::Each, ServerMemory::Cached, ServerMemory::Windows] {
+        for design in [RdmaDesign::ReadWrite, RdmaDesign::ReadRead] {
+            let (serving, clients) = serve(&cluster, RdmaOptions { design, memory });
+            let mut exposed = 0;
+            for (of_client, name) in RdmaMemory::ALL {
+                for (client_design, reads) in
+                    [(client::RdmaDesign::ReadWrite, false), (client::RdmaDesign::ReadRead, true)]
+                {
+                    if reads && design == RdmaDesign::ReadWrite {
+                        continue;
+                    }
+                    let client = connect_as(client_design, &serving, &clients, of_client);
+                    let file = create(&client, b"file");
+                    client.write_all(&file, 0, &data, 8).unwrap();
+                    let mut seen = vec![0; data.len() + 1];
+                    assert_eq!(client.read_all(&file, 0, &mut seen, 8).unwrap(), data.len(), "{name}");
+                    assert!(
+                        seen[..data.len()] == data[..],
+                        "{memory:?}, {design:?}, {name}, {client_design:?}"
+                    );
+                    assert!(client.list(client.root()).unwrap().len() > NAMES);
+                    let totals = client.rdma_status().unwrap().totals;
+                    assert_eq!((totals.connections, totals.replies_read > 0), (1, reads), "{totals:?}");
+                    assert_eq!(totals.write_chunk_bytes > 0, !reads);
+                    let now = serving.counts().rdma_exposed_replies;
+                    assert_eq!(now - exposed, totals.replies_read, "only what is asked for");
+                    exposed = now;
+                }
+            }
+            assert!(clients.complaints().is_empty(), "{:?}", clients.complaints());
+            serving.stop();
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
 
 /// The number of a program, of its version, and of a procedure.
 pub type ProcedureKey = (u32, u32, u32);
@@ -30,6 +32,14 @@ pub struct Counts {
     pub rdma_read_bytes: u64,
     /// Bytes that were written to it.
     pub rdma_written_bytes: u64,
+    /// Replies that peers were to read by RDMA, …
+    pub rdma_exposed_replies: u64,
+    /// … and their bytes, …
+    pub rdma_exposed_bytes: u64,
+    /// … and those of them that peers may read at the moment.
+    pub rdma_exposed_now_bytes: u64,
+    /// Microseconds for which they were exposed, of all replies together.
+    pub rdma_exposed_us: u64,
     /// Bytes to peers, without what was written by RDMA.
     pub sent_bytes: u64,
     /// System calls and, over RDMA, messages that have sent them.
@@ -51,7 +61,45 @@ pub(crate) struct Counters {
     pub(crate) rdma_written_bytes: Cell<u64>,
     pub(crate) sent_bytes: Cell<u64>,
     pub(crate) sends: Cell<u64>,
+    pub(crate) exposed: Rc<ExposedCounters>,
     calls: RefCell<BTreeMap<ProcedureKey, u64>>,
+}
+
+/// What was exposed, by all connections of a server.
+#[derive(Default)]
+pub(crate) struct ExposedCounters {
+    pub(crate) replies: Cell<u64>,
+    pub(crate) bytes: Cell<u64>,
+    /// At the moment.
+    pub(crate) bytes_now: Cell<u64>,
+    /// The time that each was exposed, added up.
+    pub(crate) time_us: Cell<u64>,
+}
+
+/// A reply as long as it is exposed, in [`ExposedCounters`].
+pub(crate) struct CountedExposure {
+    counters: Rc<ExposedCounters>,
+    bytes: u64,
+    since: Instant,
+}
+
+impl CountedExposure {
+    /// From now on.
+    pub(crate) fn new(counters: &Rc<ExposedCounters>, bytes: usize) -> CountedExposure {
+        let bytes = bytes as u64;
+        counters.replies.set(counters.replies.get() + 1);
+        counters.bytes.set(counters.bytes.get() + bytes);
+        counters.bytes_now.set(counters.bytes_now.get() + bytes);
+        CountedExposure { counters: counters.clone(), bytes, since: Instant::now() }
+    }
+}
+
+impl Drop for CountedExposure {
+    fn drop(&mut self) {
+        let counters = &self.counters;
+        counters.bytes_now.set(counters.bytes_now.get() - self.bytes);
+        counters.time_us.set(counters.time_us.get() + self.since.elapsed().as_micros() as u64);
+    }
 }
 
 /// Adds to a number.
@@ -80,6 +128,10 @@ impl Counters {
             rdma_written_bytes: self.rdma_written_bytes.get(),
             sent_bytes: self.sent_bytes.get(),
             sends: self.sends.get(),
+            rdma_exposed_replies: self.exposed.replies.get(),
+            rdma_exposed_bytes: self.exposed.bytes.get(),
+            rdma_exposed_now_bytes: self.exposed.bytes_now.get(),
+            rdma_exposed_us: self.exposed.time_us.get(),
         }
     }
 }

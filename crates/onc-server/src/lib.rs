@@ -31,6 +31,6 @@ pub use buffers::{Buffer, Buffers};
 pub use counts::{Counts, ProcedureKey};
 pub use incoming::HEAD_ROOM_BYTES;
 pub use limits::{Limits, PROGRESS_BYTES};
-pub use rdma::{Rdma, RdmaListener};
+pub use rdma::{Rdma, RdmaDesign, RdmaListener, RdmaMemory, RdmaOptions};
 pub use server::{Peer, Server, Transport};
 pub use service::{Call, Needs, Placed, Reply, Results, Service};

@@ -20,8 +20,10 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// Bytes of a record. A peer that begins a longer one is cut off.
     pub record_bytes: usize,
+    /// Bytes of replies that one client over RDMA may have to read, where replies are exposed.
+    pub exposed_bytes: usize,
     /// Time in which a peer that has begun a record, or for which there are replies, must send or take
-    /// [`PROGRESS_BYTES`] or all of it.
+    /// [`PROGRESS_BYTES`] or all of it; and in which one must read a reply that is exposed.
     pub stall: Duration,
     /// The same while other calls wait for memory.
     pub stall_when_scarce: Duration,
@@ -37,6 +39,7 @@ impl Default for Limits {
             calls_per_connection: 64,
             memory_bytes: 256 << 20,
             record_bytes: (1 << 20) + (64 << 10),
+            exposed_bytes: 8 << 20,
             stall: Duration::from_secs(60),
             stall_when_scarce: Duration::from_secs(2),
         }

@@ -17,6 +17,7 @@ const TIGHT: Limits = Limits {
     connections: 4096,
     calls_per_connection: 64,
     memory_bytes: 4 << 20,
+    exposed_bytes: 0,
     record_bytes: (1 << 20) + (64 << 10),
     stall: Duration::from_secs(600),
     stall_when_scarce: Duration::from_millis(200),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use weft_reactor::{Event, sleep, spawn, timeout};
+use weft_reactor::{sleep, spawn, timeout};
 use weft_verbs::{Endpoint, EndpointOptions, EndpointState, Fabric, Receives, VerbsError};
 
 use crate::channel::{Channel, Ended};
@@ -34,7 +34,8 @@ pub struct NotAccepted {
 }
 
 impl<F: Fabric> Ports<F> {
-    /// Takes a connection; over an adapter that is new to this thread its queues are made first.
+    /// Takes a connection; over an adapter that is new to this thread its queues are made first. One that stood may have ended when
+    /// this returns: its first message may have broken the protocol.
     ///
     /// # Errors
     /// There is no room for it, the adapter failed, or the peer gave up meanwhile.
@@ -46,12 +47,11 @@ impl<F: Fabric> Ports<F> {
         let peer = asked.endpoint.peer();
         let (connection, watched) =
             self.begin(protocol, asked).map_err(|cause| NotAccepted { peer, cause })?;
-        let stands = Rc::new(Event::new());
         let keep_alive = Duration::from_millis(self.options().keep_alive_ms.max(1).into());
-        spawn(watch(connection.clone(), watched, stands.clone(), keep_alive));
+        spawn(watch(connection.clone(), watched, keep_alive));
         let channel = connection.channel();
         let limit = Duration::from_millis(self.options().accept_ms);
-        if let Ok(true) = timeout(limit, either(stands.wait(), channel.over())).await {
+        if let Ok(true) = timeout(limit, either(channel.stands.wait(), channel.over())).await {
             return Ok(connection);
         }
         channel.fail(Ended::Closed);
@@ -79,7 +79,7 @@ impl<F: Fabric> Ports<F> {
             refuse(endpoint, Refusal::Full);
             return Err(Ended::Broken("there is no room for a further RDMA connection".into()));
         };
-        if let Err(error) = create_queue_pair(&mut endpoint, &port, P::READS_IN) {
+        if let Err(error) = create_queue_pair(&mut endpoint, &port, protocol.reads_in()) {
             port.shares.borrow_mut().leave(window);
             refuse(endpoint, Refusal::Failed);
             return Err(broken(error));
@@ -125,17 +125,12 @@ pub async fn either(first: impl Future<Output = ()>, second: impl Future<Output 
 }
 
 /// Sees a connection to its end.
-async fn watch<F: Fabric>(
-    connection: Rc<impl Connection<F>>,
-    watched: Watched,
-    stands: Rc<Event>,
-    keep_alive: Duration,
-) {
+async fn watch<F: Fabric>(connection: Rc<impl Connection<F>>, watched: Watched, keep_alive: Duration) {
     let channel = connection.channel();
     let mut still = None;
     loop {
         match channel.state() {
-            Some(EndpointState::Connected) => stands.set(),
+            Some(EndpointState::Connected) => channel.stands.set(),
             Some(EndpointState::Accepting) => {}
             Some(EndpointState::Ended(_)) | None => channel.fail(Ended::Closed),
         }

@@ -56,6 +56,8 @@ pub struct Channel<F: Fabric> {
     window: Cell<u32>,
     pub(crate) room: Semaphore,
     pub(crate) work: Posted<F>,
+    /// The peer knows that it stands: an event of the adapter's, or a message of the peer's, has told.
+    pub(crate) stands: Event,
     failure: RefCell<Option<Ended>>,
     failed: Event,
 }
@@ -83,6 +85,7 @@ impl<F: Fabric> Channel<F> {
                 posted: Cell::new(0),
                 ended: Cell::new(0),
             },
+            stands: Event::new(),
             failure: RefCell::new(None),
             failed: Event::new(),
             endpoint: RefCell::new(Some(endpoint)),

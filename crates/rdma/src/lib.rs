@@ -22,7 +22,8 @@
 //! * A failed piece of work ends its connection and no other.
 //! * Memory under RDMA stays where it is until the end of the work is known, or the queue pair is no more: a
 //!   task that is dropped in the middle of a transfer takes its connection with it.
-//! * Zones have no remote keys.
+//! * Zones have no remote keys, unless a server's protocol wants its peers to read them
+//!   ([`PortOptions::remote_read`]).
 //!
 //! What RPC-over-RDMA version 1 (RFC 8166) asks of a server, and what serves it here:
 //!
@@ -36,7 +37,8 @@
 //! | write list, reply chunk | the same, or [`Channel::writes`] and the reply in one post |
 //! | the reply invalidates a key of the client | `ends_key` of [`Channel::send`] |
 //! | private data of a connection | [`Check::check`], [`Protocol::accept`], [`Protocol::refuse`] |
-//! | no memory of the server is exposed | [`Protocol::READS_IN`] 0; a protocol makes no keys |
+//! | no memory of the server is exposed | [`Protocol::reads_in`] 0; a protocol makes no keys |
+//! | it is (RFC 5666, RDMA_DONE) | [`Port::known`], [`FreeWindows`], [`Writes::behind`] |
 //! | a lost connection | [`Connection::failed`], [`Channel::ended`] |
 //!
 //! It would itself read a long call (a read chunk at position zero) into memory of a zone, and count its peer's calls: a
@@ -59,6 +61,7 @@ mod schedule;
 mod shares;
 mod slots;
 mod watched;
+mod windows;
 mod work;
 mod zones;
 
@@ -77,4 +80,6 @@ pub use requester::{Requester, Tag};
 pub use schedule::Turn;
 pub use shares::{Shares, WINDOW_MIN};
 pub use slots::Slots;
+pub use windows::FreeWindows;
 pub use work::Writes;
+pub use zones::{Known, ZoneRegistration};

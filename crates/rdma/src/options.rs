@@ -1,5 +1,7 @@
 //! Sizes and times of a thread's ports.
 
+use crate::zones::ZoneRegistration;
+
 /// Completions are awaited for no longer than this before a thread sleeps.
 pub(crate) const SPIN_US_MAX: u32 = 1000;
 
@@ -24,6 +26,10 @@ pub struct PortOptions {
     pub total_bytes_max: u64,
     /// Memory windows may be bound to zones and bounce buffers, where the adapter has them.
     pub windows: bool,
+    /// When zones are registered.
+    pub zone_registration: ZoneRegistration,
+    /// Peers that have a zone's key may read it.
+    pub remote_read: bool,
     /// Milliseconds in which an accepted connection has to stand.
     pub accept_ms: u64,
     /// Milliseconds that a peer, or the adapter, may take to make progress.
@@ -46,6 +52,8 @@ impl Default for PortOptions {
             destination_bytes_max: 4 << 20,
             total_bytes_max: 32 << 20,
             windows: true,
+            zone_registration: ZoneRegistration::Whole,
+            remote_read: false,
             accept_ms: 10_000,
             stall_ms: 30_000,
             keep_alive_ms: 30_000,

@@ -27,7 +27,7 @@ use crate::schedule::{Limits, Schedule};
 use crate::shares::Shares;
 use crate::slots::Slots;
 use crate::watched::Watched;
-use crate::zones::Zones;
+use crate::zones::{Known, ZoneOptions, Zones};
 
 /// Marks the number of a receive among those of sent work.
 pub const RECEIVE: u64 = 1 << 63;
@@ -114,7 +114,11 @@ impl<F: Fabric> Port<F> {
             message_bytes,
             sends: SlotPool::new(&*device, message_bytes, options.sends, Access::LOCAL_WRITE)?,
             bounces: SlotPool::new(&*device, BOUNCE_BYTES, options.bounces, data_access)?,
-            zones: Zones::new(data_access),
+            zones: Zones::new(ZoneOptions {
+                registration: options.zone_registration,
+                windows,
+                remote_read: options.remote_read,
+            }),
             shares: RefCell::new(Shares::new(receive_count)),
             schedule: Schedule::new(limits),
             states: RefCell::default(),
@@ -170,6 +174,24 @@ impl<F: Fabric> Port<F> {
     /// Registered memory as pieces for work requests, if all of it lies in zones.
     pub fn zone_pieces(&self, parts: impl Iterator<Item = (*const u8, usize)>) -> Option<Vec<MemoryPiece>> {
         self.zones.pieces(parts)
+    }
+
+    /// Memory for work requests, registered as [`PortOptions::zone_registration`] has it; `None` if it cannot be.
+    ///
+    /// # Safety
+    /// It stays mapped as long as the result lives, and nobody but its users minds that an adapter writes to it.
+    pub unsafe fn known(&self, memory: &[u8]) -> Option<Known<F::Device>> {
+        // SAFETY: as the caller promises.
+        unsafe { self.zones.known(&self.device, memory.as_ptr() as u64, memory.len() as u64) }
+    }
+
+    /// The same for memory that is registered by itself, whatever zone it is in.
+    ///
+    /// # Safety
+    /// As for [`Port::known`].
+    pub unsafe fn known_alone(&self, memory: &[u8]) -> Option<Known<F::Device>> {
+        // SAFETY: as the caller promises.
+        unsafe { self.zones.alone(&self.device, memory.as_ptr() as u64, memory.len() as u64) }
     }
 
     /// How long a peer may take to make progress.
@@ -264,6 +286,7 @@ impl<F: Fabric> Port<F> {
             if done.status != WorkStatus::Ok {
                 connection.channel().fail(Ended::Closed);
             } else if !connection.channel().is_over() {
+                connection.channel().stands.set();
                 // SAFETY: the receive has ended, and the slot is posted again only after this.
                 connection.received(done.kind, unsafe { self.receives.read(slot, done.bytes as usize) });
             }

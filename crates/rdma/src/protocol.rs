@@ -36,8 +36,9 @@ pub trait Protocol<F: Fabric> {
     type Asked;
     /// Its part of a connection.
     type Connection: Connection<F>;
+
     /// RDMA Reads of each peer that are served at once: 0, if peers get no keys to memory of this process.
-    const READS_IN: u8;
+    fn reads_in(&self) -> u8;
 
     /// Makes the state of a connection, around the channel, and the private data of the acceptance (at most
     /// 196 bytes). The channel has a queue pair; [`Channel::window`] receives may be promised.

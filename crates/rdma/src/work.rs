@@ -5,7 +5,8 @@
 //! | send a message, behind RDMA Writes that its data needs | [`Channel::room`], [`Channel::send`] |
 //! | write or read the peer's memory, and wait | [`Channel::transfer`] |
 //! | write more than fits one post with a message | [`Channel::write_before`] |
-//! | bind memory windows | [`Channel::room`], [`Channel::add`], [`Channel::post`] |
+//! | bind a window before that | [`Writes::behind`] |
+//! | bind or end memory windows | [`Channel::room`], [`Channel::add`], [`Channel::post`] |
 
 use std::rc::Rc;
 use std::task::Poll;
@@ -26,29 +27,35 @@ const BATCH: usize = 64;
 /// How long work may take to be flushed.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// RDMA Writes that go before a message.
+/// RDMA Writes, and binds of windows, that go before a message.
 pub struct Writes<F: Fabric> {
     chain: Chain,
     /// Links from here on are still to be posted.
     first: usize,
     held: Option<Rc<Vec<Held<F>>>>,
+    bind: Option<Work>,
 }
 
 impl<F: Fabric> Default for Writes<F> {
     fn default() -> Self {
-        Writes { chain: Chain::default(), first: 0, held: None }
+        Writes { chain: Chain::default(), first: 0, held: None, bind: None }
     }
 }
 
 impl<F: Fabric> Writes<F> {
     /// Work requests that are still to be posted.
     pub fn len(&self) -> usize {
-        self.links().len()
+        self.links().len() + usize::from(self.bind.is_some())
     }
 
     /// Whether all are posted.
     pub fn is_empty(&self) -> bool {
-        self.links().is_empty()
+        self.len() == 0
+    }
+
+    /// With a bind of a window before them: that of what [`Channel::write_before`] gives.
+    pub fn behind(self, bind: Work) -> Writes<F> {
+        Writes { bind: Some(bind), ..self }
     }
 
     fn links(&self) -> &[Link] {
@@ -173,12 +180,25 @@ impl<F: Fabric> Channel<F> {
         ends_key: Option<u32>,
     ) -> Result<(), Ended> {
         let mut batch = Batch::default();
+        writes.bind.into_iter().for_each(|bind| self.add(&mut batch, bind, [], false));
         self.add_links(&mut batch, &writes.chain, writes.links(), false, false);
         let work = ends_key.map_or(Work::Send, |remote_key| Work::SendInvalidate { remote_key });
         self.add(&mut batch, work, [slot.piece(bytes)], true);
         let held = writes.held.map(Held::Shared).into_iter().chain([Held::Slot(slot)]).collect();
         // SAFETY: the slot and what the writes hold live until the work has ended; they keep all its memory.
         unsafe { self.post(room, &batch, held) }
+    }
+
+    /// Waits until nothing is under way, where the adapter wants binds and invalidations to be alone; they are to
+    /// be posted at once then.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub async fn ready_to_bind(&self) -> Result<(), Ended> {
+        while self.limits().binds_alone && self.is_busy() {
+            self.work_ended(self.posted()).await;
+        }
+        self.check_open()
     }
 
     /// RDMA Writes of local pieces to the peer's memory, in their turn, to be posted by
@@ -194,7 +214,8 @@ impl<F: Fabric> Channel<F> {
     ) -> Writes<F> {
         let chain = Chain::new(local, remote, self.limits().send_pieces_max);
         let turn = self.turn(local).await;
-        Writes { chain, first: 0, held: Some(Rc::new(vec![held, Held::Turn(turn)])) }
+        let held = Some(Rc::new(vec![held, Held::Turn(turn)]));
+        Writes { chain, first: 0, held, bind: None }
     }
 
     async fn turn(&self, local: &[MemoryPiece]) -> Turn {
@@ -212,8 +233,8 @@ impl<F: Fabric> Channel<F> {
         let most = self.batch_max();
         while let Some(mut writes) = waiting.next() {
             let kept = if joined && waiting.peek().is_none() { most } else { 0 };
-            while writes.len() > kept {
-                let links = &writes.links()[..writes.len().min(most)];
+            while writes.links().len() > kept {
+                let links = &writes.links()[..writes.links().len().min(most)];
                 let room = self.room(links.len()).await;
                 let mut batch = Batch::default();
                 self.add_links(&mut batch, &writes.chain, links, false, true);

@@ -28,8 +28,11 @@ use crate::runs::IoVecs;
 pub(crate) const CLIENT_BUFFER_BYTES: usize = 8 << 10;
 /// Buffer of a server's connection while a message is coming: header, body and inline data in one call.
 pub(crate) const SERVER_BUFFER_BYTES: usize = 24 << 10;
-/// Of the buffer, how much is offered behind a bulk payload for the message after it.
+/// Of the buffer, how much is offered behind a bulk payload for the message after it: little, for the payload of that
+/// message is better read to where it belongs.
 const TAIL_BYTES: usize = 4 << 10;
+/// What is left of a payload is small up to here. Others like it may be behind it, and the whole buffer is offered.
+const SMALL_BYTES: usize = 8 << 10;
 /// Idle buffers kept for the connections of a thread.
 const POOLED_BUFFERS_MAX: usize = 32;
 /// Descriptors that may wait for the message they belong to; more are closed.
@@ -197,7 +200,9 @@ impl FrameReader {
             (self.start, self.end) = (0, 0);
             if wanted as u64 == *left {
                 let buffer = self.buffer.get_or_insert_with(|| take_buffer(self.buffer_bytes));
-                pieces.push(buffer.as_mut_ptr(), TAIL_BYTES.min(buffer.len()));
+                let tail_bytes =
+                    if wanted <= SMALL_BYTES { buffer.len() } else { TAIL_BYTES.min(buffer.len()) };
+                pieces.push(buffer.as_mut_ptr(), tail_bytes);
             }
             // SAFETY: as the caller promises; the tail is this reader's own.
             let read = unsafe { source.read(pieces.as_mut_slice(), &mut self.passed) };

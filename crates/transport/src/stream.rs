@@ -55,6 +55,10 @@ pub(crate) struct ServerStream {
 
 /// Longest message that waits for others to leave with it.
 const GATHERED_BYTES_MAX: usize = 8 << 10;
+/// Bytes of messages from which on they leave at once.
+const TOGETHER_BYTES: usize = 64 << 10;
+/// Turns of other tasks in which no request and no answer comes, after which messages leave.
+const IDLE_TURNS_MAX: u32 = 2;
 
 /// Short messages that leave together, where several requests are under way.
 #[derive(Default)]
@@ -63,8 +67,15 @@ struct Gathered {
     /// Messages that were put in so far, and those of them that have left.
     put: u64,
     sent: u64,
-    /// Requests that came and have no reply yet.
+    /// Requests that came so far, and those of them that have no reply yet.
+    came: u64,
     under_way: u32,
+}
+
+impl Gathered {
+    fn state(&self) -> (u64, u64, usize, u32) {
+        (self.put, self.came, self.bytes.len(), self.under_way)
+    }
 }
 
 /// Cuts the connection if a message is left half written: nothing after it could be understood.
@@ -211,7 +222,9 @@ impl ServerStream {
             }
             match self.next_message(remote_memory) {
                 Ok(Some(message)) => {
-                    self.gathered.borrow_mut().under_way += 1;
+                    let mut gathered = self.gathered.borrow_mut();
+                    gathered.came += 1;
+                    gathered.under_way += 1;
                     return Ok(message);
                 }
                 Ok(None) => {
@@ -355,10 +368,9 @@ impl ServerStream {
         header.payload_bytes = payload_bytes as u64;
         let head = header.encode();
         let total = HEADER_BYTES + body.len() + payload_bytes;
-        let is_gathered = total <= GATHERED_BYTES_MAX && {
-            let gathered = self.gathered.borrow();
-            gathered.under_way > 1 || !gathered.bytes.is_empty()
-        };
+        let is_first = self.gathered.borrow().bytes.is_empty();
+        let is_gathered = total <= GATHERED_BYTES_MAX
+            && (!is_first || self.gathered.borrow().under_way > 1 || self.reader.borrow().has_buffered());
         if header.kind == Kind::Reply {
             let mut gathered = self.gathered.borrow_mut();
             gathered.under_way = gathered.under_way.saturating_sub(1);
@@ -371,11 +383,10 @@ impl ServerStream {
             gathered.put += 1;
             gathered.put
         });
-        if is_gathered {
-            // Others that are ready put theirs in.
-            yield_now().await;
-        }
         let _turn = self.writing.lock().await;
+        if is_gathered && is_first {
+            self.let_others_put().await;
+        }
         self.send_gathered(number.unwrap_or(u64::MAX)).await?;
         if is_gathered {
             return Ok(());
@@ -388,6 +399,22 @@ impl ServerStream {
         }
         message.whole = true;
         Ok(())
+    }
+
+    /// Lets requests that are here be answered as well, as far as that waits for nothing. Their answers wait for the turn of
+    /// who calls this.
+    async fn let_others_put(&self) {
+        let mut idle_turns = 0;
+        while idle_turns < IDLE_TURNS_MAX {
+            let (put, came, bytes, under_way) = self.gathered.borrow().state();
+            let none_comes = under_way == 0 && !self.reader.borrow().has_buffered();
+            if none_comes || bytes >= TOGETHER_BYTES {
+                return;
+            }
+            yield_now().await;
+            let (put_since, came_since, ..) = self.gathered.borrow().state();
+            idle_turns = if (put_since, came_since) == (put, came) { idle_turns + 1 } else { 0 };
+        }
     }
 
     /// Sends what was gathered, in the turn of who calls it, unless the message of this number has left.
@@ -484,36 +511,83 @@ mod tests {
     use weft_reactor::{Reactor, ReactorOptions, spawn};
     use weft_wire::Op;
 
-    #[test]
-    fn replies_that_are_ready_at_the_same_time_leave_together() {
+    /// A stream, and its peer's end, where what different system calls have sent is kept apart.
+    fn pair() -> (ServerStream, std::os::fd::OwnedFd) {
         let mut fds = [0; 2];
-        // What different system calls have sent is kept apart.
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: room for two descriptors.
         assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }, 0);
         // SAFETY: new descriptors that nobody else owns.
         let [ours, theirs] = fds.map(|fd| unsafe { crate::socket::owned(fd) }.unwrap());
-        let packet = |bytes: usize| {
-            let mut room = vec![0u8; 4096];
-            // SAFETY: a live buffer of the length given.
-            let read = unsafe { libc::recv(theirs.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
-            assert_eq!(read, bytes as isize);
+        let peer = PeerInfo {
+            transport: "shm".into(),
+            address: "a test".into(),
+            process_id: None,
+            user_id: None,
+            group_ids: Vec::new(),
         };
+        (ServerStream::new(ours, true, peer).unwrap(), theirs)
+    }
+
+    fn say(theirs: &std::os::fd::OwnedFd, bytes: &[u8]) {
+        // SAFETY: a live buffer of the length given.
+        let sent = unsafe { libc::send(theirs.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        assert_eq!(sent, bytes.len() as isize);
+    }
+
+    /// The length of what one system call has sent.
+    fn heard(theirs: &std::os::fd::OwnedFd) -> usize {
+        let mut room = vec![0u8; 4096];
+        // SAFETY: a live buffer of the length given.
+        let read = unsafe { libc::recv(theirs.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
+        usize::try_from(read).unwrap()
+    }
+
+    #[test]
+    fn replies_to_requests_with_payload_that_came_together_leave_together() {
+        const PAYLOAD_BYTES: usize = 1000;
         let reactor = Reactor::new(ReactorOptions::default()).unwrap();
         reactor.run(async {
-            let peer = PeerInfo {
-                transport: "shm".into(),
-                address: "a test".into(),
-                process_id: None,
-                user_id: None,
-                group_ids: Vec::new(),
+            let (stream, theirs) = pair();
+            stream.prove();
+            let stream = Rc::new(stream);
+            let request = |number| {
+                let header =
+                    Header { payload_bytes: PAYLOAD_BYTES as u64, ..Header::request(Op::Write, number) };
+                [&header.encode()[..], &[7; PAYLOAD_BYTES]].concat()
             };
-            let stream = Rc::new(ServerStream::new(ours, true, peer).unwrap());
-            let requests: Vec<u8> =
-                (1..=3).flat_map(|number| Header::request(Op::Ping, number).encode()).collect();
-            // SAFETY: a live buffer of the length given.
-            let sent = unsafe { libc::send(theirs.as_raw_fd(), requests.as_ptr().cast(), requests.len(), 0) };
-            assert_eq!(sent, requests.len() as isize);
+            say(&theirs, &(1..=5).flat_map(request).collect::<Vec<u8>>());
+            let session = async move {
+                let mut answers = Vec::new();
+                for _ in 0..5 {
+                    let (header, _) = stream.message(false).await.unwrap();
+                    stream.owner.set(PayloadOwner::Bulk);
+                    let (stream, header) = (stream.clone(), Header { kind: Kind::Reply, ..header });
+                    answers.push(spawn(async move {
+                        let mut payload = [0; PAYLOAD_BYTES];
+                        stream.take(&mut [IoSliceMut::new(&mut payload)]).await.unwrap();
+                        stream.send_message(header, b"body", &[]).await
+                    }));
+                }
+                for answer in answers {
+                    answer.await.unwrap();
+                }
+            };
+            spawn(session).await;
+            assert_eq!(heard(&theirs), 5 * (HEADER_BYTES + 4));
+        });
+    }
+
+    #[test]
+    fn replies_that_are_ready_at_the_same_time_leave_together() {
+        let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+        reactor.run(async {
+            let (stream, theirs) = pair();
+            let stream = Rc::new(stream);
+            say(
+                &theirs,
+                &(1..=3).flat_map(|number| Header::request(Op::Ping, number).encode()).collect::<Vec<u8>>(),
+            );
             let mut answers = Vec::new();
             for _ in 0..3 {
                 let (header, _) = stream.message(false).await.unwrap();
@@ -523,11 +597,11 @@ mod tests {
             for answer in answers {
                 answer.await.unwrap();
             }
-            packet(3 * (HEADER_BYTES + 4));
+            assert_eq!(heard(&theirs), 3 * (HEADER_BYTES + 4));
             // Nobody else waits for this one.
             let header = Header { kind: Kind::Reply, ..Header::request(Op::Ping, 4) };
             stream.send_message(header, b"body", &[]).await.unwrap();
-            packet(HEADER_BYTES + 4);
+            assert_eq!(heard(&theirs), HEADER_BYTES + 4);
         });
     }
 }

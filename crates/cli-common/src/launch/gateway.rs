@@ -4,7 +4,9 @@ use super::ports;
 use anyhow::Result;
 use std::path::PathBuf;
 use weft_server::ClusterConfig;
-use weft_server::config::{EditedFile, ExportAccess, ExportConfig, ExportSquash, GatewayConfig, NOBODY};
+use weft_server::config::{
+    EditedFile, ExportAccess, ExportConfig, ExportSquash, GatewayConfig, NOBODY, NfsRdmaDesign, NfsRdmaMemory,
+};
 
 /// Name of the gateway that is added.
 const NAME: &str = "nfs0";
@@ -35,6 +37,8 @@ pub(super) fn with_nfs(config: &ClusterConfig, address: Option<&str>) -> Result<
         name: NAME.into(),
         addresses: vec![address],
         rdma_addresses: Vec::new(),
+        rdma_design: NfsRdmaDesign::default(),
+        rdma_memory: NfsRdmaMemory::default(),
         directory: PathBuf::from(NAME),
         key: None,
         rpcbind: false,

@@ -1,7 +1,7 @@
 //! Names and attributes.
 
 use super::{NEW_MODE, WeftFs};
-use crate::coherence::{Asked, Changing, Coherence, LEASE};
+use crate::coherence::{Changing, Coherence};
 use crate::outcome::{Changes, Errno, Found, Outcome, SET_ID_BITS, Told};
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, OpenOptions, SetAttr, c};
-use weft_gateway::Process;
+use weft_gateway::{Asked, LEASE, Process};
 use weft_wire::messages::{Attr, FileKind};
 
 impl WeftFs {

@@ -1,18 +1,16 @@
-//! Memory that the server reads or writes for a call, as segments with keys.
+//! Memory of a call: what the server reads or writes, as segments with keys; and what this side reads into.
 
 use std::collections::VecDeque;
 
 use weft_onc_rpc::rdma::Segment;
+use weft_rdma::FreeWindows;
 use weft_transport::registration::{Pinned, RegistrationCache};
-use weft_verbs::{Access, Device, MemoryPiece, Window, Work};
+use weft_verbs::{Access, Device, MemoryPiece, Work};
 
 use super::buffers::{Buffer, Buffers};
 use super::memory::RdmaMemory;
 use super::status::RdmaCounts;
 use crate::incoming::Memory;
-
-/// Windows without a valid key that are kept.
-const WINDOWS_KEPT: usize = 64;
 
 /// Who reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,12 +19,16 @@ pub(super) enum Direction {
     Out,
     /// The server writes.
     In,
+    /// This side reads memory of the server's into it; the server has no key.
+    Local,
 }
 
 /// Memory with keys.
 pub(super) struct Exposed<D: Device> {
-    /// As the server is told.
+    /// As the server is told; nothing if it has no key.
     pub segments: Vec<Segment>,
+    /// For work of this side, if it is to read into it.
+    pub pieces: Vec<MemoryPiece>,
     /// The link's, where it is that.
     pub buffer: Option<Buffer<D>>,
     /// Keeps the caller's memory registered.
@@ -36,9 +38,18 @@ pub(super) struct Exposed<D: Device> {
 }
 
 impl<D: Device> Exposed<D> {
+    fn new(buffer: Option<Buffer<D>>) -> Exposed<D> {
+        Exposed { segments: Vec::new(), pieces: Vec::new(), buffer, _pinned: None, windows: Vec::new() }
+    }
+
     /// It is the caller's.
     pub(super) fn is_callers(&self) -> bool {
         self.buffer.is_none()
+    }
+
+    /// The server has keys to it.
+    pub(super) fn has_keys(&self) -> bool {
+        !self.segments.is_empty()
     }
 
     /// Takes out the window whose key has ended; `None` if there is none.
@@ -59,13 +70,13 @@ pub(super) struct Exposer<D: Device> {
     pub cache: RegistrationCache<D>,
     pub buffers: Buffers<D>,
     pub counts: RdmaCounts,
-    windows_free: Vec<D::Window>,
+    windows_free: FreeWindows<D>,
 }
 
 impl<D: Device> Exposer<D> {
     pub(super) fn new(memory: RdmaMemory, cache: RegistrationCache<D>, counts: RdmaCounts) -> Exposer<D> {
         let buffers = Buffers::new(cache.device().clone(), memory == RdmaMemory::Windows);
-        Exposer { memory, cache, buffers, counts, windows_free: Vec::new() }
+        Exposer { memory, cache, buffers, counts, windows_free: FreeWindows::default() }
     }
 
     /// Gives the caller's memory keys, or copies it into a buffer that has one. Binds are to be posted before the call.
@@ -87,9 +98,9 @@ impl<D: Device> Exposer<D> {
         }
         let (address, bytes) = (memory.start as u64, memory.bytes as u64);
         // SAFETY: as the caller promises.
-        let pinned = unsafe { self.cache.pin_piece(address, bytes, direction == Direction::In) };
+        let pinned = unsafe { self.cache.pin_piece(address, bytes, direction != Direction::Out) };
         let pinned = pinned.map_err(|error| error.to_string())?;
-        let mut exposed = Exposed { segments: Vec::new(), buffer: None, _pinned: None, windows: Vec::new() };
+        let mut exposed = Exposed::new(None);
         let mut at = address;
         while at < address + bytes {
             let left = address + bytes - at;
@@ -128,13 +139,12 @@ impl<D: Device> Exposer<D> {
         binds: &mut VecDeque<Work>,
     ) -> Result<Exposed<D>, String> {
         let (piece, key) = (buffer.piece(bytes), buffer.remote_key());
-        let mut exposed =
-            Exposed { segments: Vec::new(), buffer: Some(buffer), _pinned: None, windows: Vec::new() };
+        let mut exposed = Exposed::new(Some(buffer));
         self.add(&mut exposed, piece, key, direction, binds)?;
         Ok(exposed)
     }
 
-    /// Adds a segment, with a window of its own where the strategy is that.
+    /// Adds a segment, with a window of its own where the strategy is that; a piece if the server has no key.
     fn add(
         &mut self,
         exposed: &mut Exposed<D>,
@@ -145,16 +155,18 @@ impl<D: Device> Exposer<D> {
     ) -> Result<(), String> {
         let MemoryPiece { address, bytes, local_key } = piece;
         let mut handle = remote_key;
+        let access = match direction {
+            Direction::Out => Access::REMOTE_READ,
+            Direction::In => Access::REMOTE_WRITE,
+            Direction::Local => {
+                exposed.pieces.push(piece);
+                return Ok(());
+            }
+        };
         if self.memory == RdmaMemory::Windows {
-            let mut window = match self.windows_free.pop() {
-                Some(window) => window,
-                None => self.cache.device().window().map_err(|error| error.to_string())?,
-            };
-            handle = window.next_key();
-            let access = match direction {
-                Direction::Out => Access::REMOTE_READ,
-                Direction::In => Access::REMOTE_WRITE,
-            };
+            let taken = self.windows_free.take(self.cache.device());
+            let (key, window) = taken.map_err(|error| error.to_string())?;
+            handle = key;
             let bytes = bytes.into();
             binds.push_back(Work::Bind { window_key: handle, local_key, address, bytes, access });
             exposed.windows.push((handle, window));
@@ -176,9 +188,7 @@ impl<D: Device> Exposer<D> {
 
     /// Keeps a window whose key has ended.
     pub(super) fn free_window(&mut self, window: D::Window) {
-        if self.windows_free.len() < WINDOWS_KEPT {
-            self.windows_free.push(window);
-        }
+        self.windows_free.give_back(window);
     }
 
     /// Drops all windows, of a link that is disconnected. Some adapters do not end a queue pair that windows are bound on.

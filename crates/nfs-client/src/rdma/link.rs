@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   submit ─► waiting ─ credit, slot, room ─► [Bind of windows ▸] Send ─► under way ─► reply ─► [Invalidate ─► ending] ─► Reply
+//!                                                                                       └─► fetching (Read-Read) ─┘
 //! ```
 
 use std::collections::VecDeque;
@@ -20,7 +21,9 @@ use weft_verbs::{
 
 use super::chunks::Given;
 use super::exposed::{Direction, Exposed, Exposer};
-use super::memory::RdmaMemory;
+use super::fetch::Fetching;
+use super::left::LeftRoom;
+use super::memory::{RdmaDesign, RdmaMemory};
 use super::plan::{Inline, Sizes, plan};
 use super::status::RdmaCounts;
 use crate::error::{ErrorKind, Failure};
@@ -45,6 +48,8 @@ pub(super) enum Sent {
     Slot(usize),
     /// A bind or an invalidation.
     Local,
+    /// An RDMA Read.
+    Read,
 }
 
 impl Tag for Sent {
@@ -67,6 +72,8 @@ pub(super) struct UnderWay<D: Device> {
     pub reply_at: Option<usize>,
     /// Bytes of data that the server reads from a chunk.
     pub read_chunk_bytes: usize,
+    /// What the server may leave for this side to read.
+    pub left_room: LeftRoom,
     /// Nobody waits for it.
     pub is_abandoned: bool,
 }
@@ -85,10 +92,15 @@ pub(super) struct Inner<F: Fabric> {
     pub requester: Requester<F, Sent>,
     pub calls: FxHashMap<u32, UnderWay<F::Device>>,
     pub ending: Vec<Ending<F::Device>>,
+    /// Replies that are being read.
+    pub fetching: Vec<Fetching<F::Device>>,
+    /// Calls whose replies were read, of which the server is to be told.
+    pub done: VecDeque<u32>,
+    pub design: RdmaDesign,
     pub exposer: Exposer<F::Device>,
     pub receives: Slots<F::Device>,
     sends: Slots<F::Device>,
-    sends_free: Vec<usize>,
+    pub sends_free: Vec<usize>,
     waiting: VecDeque<Message>,
     inline: Inline,
     /// Calls that may be under way, as the server grants them.
@@ -117,12 +129,12 @@ impl<F: Fabric> Drop for RdmaLink<F> {
 }
 
 /// Sizes of the queue pair.
-fn endpoint_options(limits: &DeviceLimits) -> EndpointOptions {
+fn endpoint_options(limits: &DeviceLimits, design: RdmaDesign) -> EndpointOptions {
     EndpointOptions {
         send_depth: SEND_DEPTH.min(limits.send_depth_max),
         pieces: 1,
         inline_bytes: 0,
-        reads_out: 0,
+        reads_out: if design == RdmaDesign::ReadRead { limits.reads_out_max } else { 0 },
         reads_in: limits.reads_in_max,
     }
 }
@@ -142,6 +154,7 @@ impl<F: Fabric> RdmaLink<F> {
     /// Connects; waits for it, so long at most.
     pub(super) fn connect(
         mut endpoint: F::Endpoint,
+        design: RdmaDesign,
         memory: RdmaMemory,
         cache: RegistrationCache<F::Device>,
         counts: RdmaCounts,
@@ -149,7 +162,7 @@ impl<F: Fabric> RdmaLink<F> {
     ) -> Result<RdmaLink<F>, Lost> {
         let lost = |error: VerbsError| Lost::new(error.to_string());
         let device = cache.device().clone();
-        let options = endpoint_options(device.limits());
+        let options = endpoint_options(device.limits(), design);
         let credits_max = CREDITS_MAX.min(device.limits().send_depth_max);
         let access = Access::LOCAL_WRITE;
         let receives = Slots::new(&*device, MESSAGE_BYTES, credits_max as usize, access).map_err(lost)?;
@@ -174,6 +187,9 @@ impl<F: Fabric> RdmaLink<F> {
             requester,
             calls: FxHashMap::default(),
             ending: Vec::new(),
+            fetching: Vec::new(),
+            done: VecDeque::new(),
+            design,
             exposer: Exposer::new(memory, cache, counts),
             receives,
             sends_free: (0..sends.count()).collect(),
@@ -185,6 +201,17 @@ impl<F: Fabric> RdmaLink<F> {
             ready: Vec::new(),
         };
         Ok(RdmaLink { inner: ManuallyDrop::new(Box::new(inner)), process: std::process::id() })
+    }
+}
+
+/// What of a reply the server may leave in its own memory.
+fn left_room(design: RdmaDesign, sizes: &Sizes, sink_local: bool) -> LeftRoom {
+    match design {
+        RdmaDesign::ReadWrite => LeftRoom::default(),
+        RdmaDesign::ReadRead => LeftRoom {
+            data_bytes: if sink_local { sizes.sink } else { 0 },
+            reply_bytes: sizes.reply_max + sizes.sink + padding(sizes.sink),
+        },
     }
 }
 
@@ -206,7 +233,8 @@ impl<F: Fabric> Inner<F> {
         self.requester.disconnect(why);
         let calls = self.calls.values_mut().flat_map(|call| &mut call.exposed);
         let ending = self.ending.iter_mut().flat_map(|ending| &mut ending.exposed);
-        self.exposer.drop_windows(calls.chain(ending));
+        let fetching = self.fetching.iter_mut().flat_map(|fetching| &mut fetching.call.exposed);
+        self.exposer.drop_windows(calls.chain(ending).chain(fetching));
     }
 
     pub(super) fn check(&self) -> Result<(), Lost> {
@@ -222,7 +250,8 @@ impl<F: Fabric> Inner<F> {
         let mut batch = Batch::default();
         // Calls that came one after the other could keep keys valid for ever.
         if self.end_keys(&mut batch) {
-            while (self.calls.len() as u32) < self.granted
+            self.send_fetches(&mut batch);
+            while self.under_way() < self.granted
                 && let Some(message) = self.waiting.pop_front()
             {
                 if !self.send_call(&message, &mut batch) {
@@ -234,6 +263,24 @@ impl<F: Fabric> Inner<F> {
         // SAFETY: slots and windows stay until their work has ended; of the caller's memory whoever submitted it has
         // promised it until the reply.
         unsafe { self.requester.post(&batch) }.map_err(|error| Lost::new(error.to_string()))
+    }
+
+    /// Calls that count against what the server grants.
+    fn under_way(&self) -> u32 {
+        (self.calls.len() + self.fetching.len() + self.done.len()) as u32
+    }
+
+    /// Adds a message of these parts, in this slot, which is free.
+    pub(super) fn send_from(&mut self, slot: usize, parts: &[&[u8]], batch: &mut Batch, signalled: bool) {
+        // SAFETY: the slot was free, so no work uses it.
+        let room = unsafe { self.sends.fill(slot) };
+        let mut bytes = 0;
+        for part in parts {
+            room[bytes..bytes + part.len()].copy_from_slice(part);
+            bytes += part.len();
+        }
+        let piece = self.sends.piece(slot, bytes);
+        self.requester.add(batch, Work::Send, [piece], Sent::Slot(slot), signalled);
     }
 
     /// Adds a call to the batch; false if there is no room for it now. One that cannot be sent at all has its reply.
@@ -260,20 +307,13 @@ impl<F: Fabric> Inner<F> {
             self.requester.add(batch, bind, [], Sent::Local, false);
         }
         let slot = self.sends_free.pop().expect("there is one");
-        // SAFETY: the slot was free, so no work uses it.
-        let room = unsafe { self.sends.fill(slot) };
         let header = header.write().into_bytes();
         let head = if long_call { &[] } else { &message.head[..] };
         let payload = if payload_inline { message.data.payload } else { Memory::NONE };
         // SAFETY: whoever submitted the call keeps the payload readable.
         let payload = unsafe { payload.as_slice() };
-        let mut bytes = 0;
-        for part in [&header, head, payload, &[0; 4][..padding(payload.len())]] {
-            room[bytes..bytes + part.len()].copy_from_slice(part);
-            bytes += part.len();
-        }
-        let piece = self.sends.piece(slot, bytes);
-        self.requester.add(batch, Work::Send, [piece], Sent::Slot(slot), signalled);
+        let parts = [&header, head, payload, &[0; 4][..padding(payload.len())]];
+        self.send_from(slot, &parts, batch, signalled);
         self.count(message, &under_way, long_call, payload_inline);
         self.calls.insert(message.xid, under_way);
         true
@@ -302,7 +342,7 @@ impl<F: Fabric> Inner<F> {
         // What is registered at once is one segment.
         let registered_max = self.requester.device().limits().registration_bytes_max as usize;
         let segments = sizes.payload.max(sizes.sink).div_ceil(registered_max) + 1;
-        let plan = plan(&sizes, &self.inline, segments);
+        let plan = plan(&sizes, &self.inline, segments, self.design);
         let (mut binds, mut chunks) = (VecDeque::new(), Chunks::default());
         let mut call = UnderWay {
             sink: data.sink,
@@ -311,6 +351,7 @@ impl<F: Fabric> Inner<F> {
             sink_at: None,
             reply_at: None,
             read_chunk_bytes: 0,
+            left_room: left_room(self.design, &sizes, plan.sink_local),
             is_abandoned: false,
         };
         let read = |position: usize, exposed: &Exposed<F::Device>| -> Vec<ReadSegment> {
@@ -340,6 +381,12 @@ impl<F: Fabric> Inner<F> {
             chunks.writes.push(exposed.segments.clone());
             call.sink_at = Some(call.exposed.len());
             call.exposed.push(exposed);
+        }
+        if plan.sink_local {
+            // SAFETY: whoever submitted the call keeps the sink writable, and uses it for nothing else.
+            let local = unsafe { self.exposer.expose(data.sink, Direction::Local, &mut binds) }?;
+            call.sink_at = Some(call.exposed.len());
+            call.exposed.push(local);
         }
         if plan.reply_chunk {
             let bytes = sizes.reply_max + sizes.sink;
@@ -380,7 +427,10 @@ impl<F: Fabric> Inner<F> {
     }
 
     /// Work up to this number has ended.
-    pub(super) fn note_ended(&mut self, number: u64) {
+    ///
+    /// # Errors
+    /// What was read with it makes no sense.
+    pub(super) fn note_ended(&mut self, number: u64) -> Result<(), Lost> {
         for sent in self.requester.take_ended(number) {
             if let Sent::Slot(slot) = sent {
                 self.sends_free.push(slot);
@@ -393,6 +443,7 @@ impl<F: Fabric> Inner<F> {
                 self.ready.extend(reply);
             }
         }
+        self.end_fetches(number)
     }
 
     fn cancel(&mut self, xid: u32) {
@@ -406,8 +457,13 @@ impl<F: Fabric> Inner<F> {
                 }
             }
         }
+        self.cancel_fetch(xid);
         let Some(call) = self.calls.get_mut(&xid) else { return };
         (call.is_abandoned, call.sink) = (true, Memory::NONE);
+        // What this side would have read into is the caller's again at once.
+        for local in call.exposed.extract_if(.., |exposed| !exposed.has_keys()) {
+            self.exposer.take_back(local);
+        }
         if call.exposed.iter().any(Exposed::is_callers) {
             self.end("a call was given up for which the server has a key to its caller's memory");
         }

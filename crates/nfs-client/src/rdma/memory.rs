@@ -1,4 +1,30 @@
-//! The choice of how memory gets its keys.
+//! The choices: who moves data of replies, and how memory gets its keys.
+
+/// Who moves replies that are too long for a message. WRITEs and long calls are read by the server in both designs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RdmaDesign {
+    /// The server writes them into memory that calls offer (RFC 8166).
+    #[default]
+    ReadWrite,
+    /// The client reads them from memory that replies expose, and says so (RFC 5666). The server must be of that design.
+    ReadRead,
+}
+
+impl RdmaDesign {
+    /// All, with their names in URLs.
+    pub const ALL: [(RdmaDesign, &str); 2] =
+        [(RdmaDesign::ReadWrite, "read-write"), (RdmaDesign::ReadRead, "read-read")];
+
+    /// Its name in URLs.
+    pub fn name(self) -> &'static str {
+        RdmaDesign::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+
+    /// From its name.
+    pub fn of(name: &str) -> Option<RdmaDesign> {
+        RdmaDesign::ALL.iter().find(|(_, known)| *known == name).map(|(design, _)| *design)
+    }
+}
 
 /// How the caller's memory becomes known to the adapter, and to the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

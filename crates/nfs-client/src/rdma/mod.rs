@@ -5,9 +5,11 @@
 //!   chunks.rs    what a reply says of the chunks that its call gave                     pure
 //!   exposed.rs   memory of the caller's, or a buffer, as segments with keys for the server
 //!   buffers.rs   buffers of the link's own: long calls, long replies, copied data
-//!   memory.rs    how memory gets its keys: the choice        status.rs     what was counted
+//!   memory.rs    the choices                                 status.rs     what was counted
 //!   way.rs       from an address to a link; the adapter and its registrations
 //!   link.rs      the link: credits, sending        replies.rs   receiving, the end of keys
+//!   left.rs      what a reply leaves in the server's memory (Read-Read)     pure
+//!   fetch.rs     reading it, and telling the server
 //! ```
 //!
 //! | what | how it moves |
@@ -20,7 +22,8 @@
 //!
 //! Only the server reads and writes, and none of its memory is exposed: the Read-Write design of Noronha, Chai, Talpey and
 //! Panda, "Better NFS through RDMA and Efficient Memory Registration" (2007). How memory gets its keys is a choice
-//! ([`RdmaMemory`]), for registering is what costs.
+//! ([`RdmaMemory`]), for registering is what costs. Their other design, Read-Read ([`RdmaDesign`]), is for servers that
+//! expose long replies: the client reads them, and sends RDMA_DONE. Calls offer no room for replies then.
 //!
 //! Always:
 //! * A call is sent only where its server has granted it a credit, and has a receive of its own for the reply.
@@ -32,6 +35,8 @@
 mod buffers;
 mod chunks;
 mod exposed;
+mod fetch;
+mod left;
 mod link;
 mod memory;
 mod plan;
@@ -39,6 +44,6 @@ mod replies;
 mod status;
 mod way;
 
-pub use memory::RdmaMemory;
+pub use memory::{RdmaDesign, RdmaMemory};
 pub use status::{RdmaStatus, RdmaTotals};
 pub(crate) use way::RdmaWay;

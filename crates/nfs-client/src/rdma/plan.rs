@@ -2,6 +2,8 @@
 
 use weft_onc_rpc::xdr::padding;
 
+use super::memory::RdmaDesign;
+
 /// Bytes of a header with empty lists.
 pub(super) const HEADER_BYTES: usize = 28;
 /// Bytes that a chunk of one segment adds to it, in any list.
@@ -40,23 +42,28 @@ pub(super) struct Plan {
     pub sink_chunk: bool,
     /// Room for the whole reply, for the server to write.
     pub reply_chunk: bool,
+    /// Room for the data of a READ, for this side to read them into.
+    pub sink_local: bool,
 }
 
 /// `segments`: how many a chunk of the caller's memory may have.
-pub(super) fn plan(sizes: &Sizes, inline: &Inline, segments: usize) -> Plan {
+pub(super) fn plan(sizes: &Sizes, inline: &Inline, segments: usize, design: RdmaDesign) -> Plan {
     let with_padding = |bytes: usize| bytes + padding(bytes);
     let chunk_bytes = CHUNK_BYTES * segments.max(1);
     let reply_inline = HEADER_BYTES + sizes.reply_max + with_padding(sizes.sink);
-    let sink_chunk = sizes.sink > 0 && reply_inline > inline.receive_bytes;
+    let is_long = reply_inline > inline.receive_bytes;
+    let offers = is_long && design == RdmaDesign::ReadWrite;
+    let sink_local = is_long && sizes.sink > 0 && design == RdmaDesign::ReadRead;
+    let sink_chunk = offers && sizes.sink > 0;
     // A reply whose data are in a chunk has its head inline, and says in its header how much was written.
-    let reply_chunk = !sink_chunk && reply_inline > inline.receive_bytes;
+    let reply_chunk = offers && sizes.sink == 0;
     let header =
         HEADER_BYTES + chunk_bytes * usize::from(sink_chunk) + CHUNK_BYTES * usize::from(reply_chunk);
     let payload_chunk =
         sizes.payload > 0 && header + sizes.head + with_padding(sizes.payload) > inline.send_bytes;
     let header = header + chunk_bytes * usize::from(payload_chunk);
     let long_call = header + sizes.head > inline.send_bytes;
-    Plan { payload_chunk, long_call, sink_chunk, reply_chunk }
+    Plan { payload_chunk, long_call, sink_chunk, reply_chunk, sink_local }
 }
 
 #[cfg(test)]
@@ -67,7 +74,7 @@ mod tests {
     const SMALL: Sizes = Sizes { head: 200, payload: 0, sink: 0, reply_max: 300 };
 
     fn of(sizes: Sizes) -> Plan {
-        plan(&sizes, &INLINE, 1)
+        plan(&sizes, &INLINE, 1, RdmaDesign::ReadWrite)
     }
 
     #[test]
@@ -85,6 +92,16 @@ mod tests {
         assert_eq!(of(Sizes { sink: 697, ..SMALL }), sink);
         let reply = Plan { reply_chunk: true, ..Plan::default() };
         assert_eq!(of(Sizes { reply_max: 997, ..SMALL }), reply);
+    }
+
+    #[test]
+    fn where_the_server_exposes_replies_no_room_is_offered_for_them() {
+        let of = |sizes: Sizes| plan(&sizes, &INLINE, 1, RdmaDesign::ReadRead);
+        assert_eq!(of(Sizes { sink: 696, ..SMALL }), Plan::default());
+        assert_eq!(of(Sizes { sink: 697, ..SMALL }), Plan { sink_local: true, ..Plan::default() });
+        assert_eq!(of(Sizes { reply_max: 997, ..SMALL }), Plan::default());
+        let payload = Plan { payload_chunk: true, ..Plan::default() };
+        assert_eq!(of(Sizes { payload: 797, ..SMALL }), payload, "WRITE is the same in both designs");
     }
 
     #[test]

@@ -8,13 +8,15 @@ use weft_rdma::RECEIVE;
 use weft_verbs::{Fabric, WorkDone, WorkKind, WorkStatus};
 
 use super::chunks::{NoReply, Written};
+use super::left::Left;
 use super::link::{Ending, Inner, MESSAGE_BYTES, UnderWay};
+use super::memory::RdmaDesign;
 use crate::error::{ErrorKind, Failure};
 use crate::incoming::Reply;
 use crate::link::Lost;
 use crate::rpc::{self, Payload};
 
-fn garbage(why: &str) -> Lost {
+pub(super) fn garbage(why: &str) -> Lost {
     Lost { why: why.into(), is_garbage: true }
 }
 
@@ -42,7 +44,7 @@ impl<F: Fabric> Inner<F> {
         let mut posts = Vec::new();
         for one in done {
             match (one.status, one.kind) {
-                (WorkStatus::Ok, WorkKind::Sent) => self.note_ended(one.id),
+                (WorkStatus::Ok, WorkKind::Sent) => self.note_ended(one.id)?,
                 (WorkStatus::Ok, WorkKind::ReceivedImmediate(_)) => {
                     return Err(garbage("it wrote with immediate data"));
                 }
@@ -87,9 +89,21 @@ impl<F: Fabric> Inner<F> {
             self.exposer.free_window(window);
             self.exposer.counts.update(|totals| totals.ended_by_server += 1);
         }
+        let inline = &message[header_bytes..];
+        if self.design == RdmaDesign::ReadRead {
+            match Left::of(&header.body, inline.len(), call.left_room) {
+                Ok(Some(left)) => {
+                    return self.fetch(header.xid, call, &left, inline);
+                }
+                // Then all of it is here.
+                Ok(None) => call.sink_at = None,
+                Err(NoReply::Garbage(why)) => return Err(garbage(why)),
+                Err(NoReply::Refused(_)) => {}
+            }
+        }
         let reply = match call.given.written(&header.body) {
-            Ok(written) => self.reply_of(header.xid, &call, written, &message[header_bytes..])?,
-            Err(NoReply::Refused(error)) => Reply::failed(header.xid, refused(error)),
+            Ok(written) => self.reply_of(header.xid, &call, written, inline)?,
+            Err(NoReply::Refused(error)) => Reply::failed(header.xid, refused(error, self.design)),
             Err(NoReply::Garbage(why)) => return Err(garbage(why)),
         };
         self.finish(call, reply);
@@ -97,7 +111,7 @@ impl<F: Fabric> Inner<F> {
     }
 
     /// The reply, with its data in the sink.
-    fn reply_of(
+    pub(super) fn reply_of(
         &self,
         xid: u32,
         call: &UnderWay<F::Device>,
@@ -116,7 +130,9 @@ impl<F: Fabric> Inner<F> {
         }
         self.exposer.counts.update(|totals| {
             totals.long_replies += u64::from(long.is_some());
-            totals.write_chunk_bytes += data as u64;
+            if self.design == RdmaDesign::ReadWrite {
+                totals.write_chunk_bytes += data as u64;
+            }
         });
         let (head, data_bytes) = match rpc::payload_of_read(reply) {
             Payload::Follows(_) if call.sink_at.is_some() => {
@@ -167,7 +183,7 @@ impl<F: Fabric> Inner<F> {
     }
 
     /// Gives the reply, at once or when the last key of the call has ended.
-    fn finish(&mut self, call: UnderWay<F::Device>, reply: Reply) {
+    pub(super) fn finish(&mut self, call: UnderWay<F::Device>, reply: Reply) {
         let reply = (!call.is_abandoned).then_some(reply);
         let keys: VecDeque<u32> = call.exposed.iter().flat_map(|exposed| exposed.keys()).collect();
         if keys.is_empty() {
@@ -179,15 +195,22 @@ impl<F: Fabric> Inner<F> {
     }
 }
 
-fn refused(error: RdmaError) -> Failure {
+fn refused(error: RdmaError, design: RdmaDesign) -> Failure {
     match error {
         RdmaError::Versions { low, high } => {
             let why = format!("it speaks versions {low} to {high} of RPC-over-RDMA only (ERR_VERS)");
             Failure::new(ErrorKind::Refused(libc::EPROTONOSUPPORT), why)
         }
         RdmaError::Chunks => {
-            let why =
-                "it does not understand the chunks of the call, or has no room for the reply (ERR_CHUNK)";
+            let why = match design {
+                RdmaDesign::ReadWrite => {
+                    "it does not understand the chunks of the call, or has no room for the reply (ERR_CHUNK)"
+                }
+                RdmaDesign::ReadRead => {
+                    "it has no room for the reply and exposes none, or does not understand the call (ERR_CHUNK); \
+                     rdma-design=read-write gives it room"
+                }
+            };
             Failure::new(ErrorKind::Refused(libc::EREMOTEIO), why)
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use weft_transport::registration::RegistrationStats;
 use weft_verbs::Counts;
 
-use super::memory::RdmaMemory;
+use super::memory::{RdmaDesign, RdmaMemory};
 
 /// What calls over RDMA needed. Counted over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,12 +17,16 @@ pub struct RdmaTotals {
     pub calls: u64,
     /// Calls that were too long for a message.
     pub long_calls: u64,
-    /// Replies that the server wrote into a reply chunk.
+    /// Replies that the server wrote into a reply chunk, or exposed as wholes.
     pub long_replies: u64,
     /// Bytes that the server read out of a chunk of the caller's data.
     pub read_chunk_bytes: u64,
     /// Bytes that the server wrote into a chunk for the caller's data.
     pub write_chunk_bytes: u64,
+    /// Replies that this side has read out of the server's memory.
+    pub replies_read: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
     /// Bytes of data that this side has copied.
     pub copied_bytes: u64,
     /// Windows bound.
@@ -54,6 +58,8 @@ impl RdmaCounts {
 pub struct RdmaStatus {
     /// The adapter.
     pub device: String,
+    /// Who moves data of replies.
+    pub design: RdmaDesign,
     /// How the caller's memory becomes known to it.
     pub memory: RdmaMemory,
     /// What calls needed.

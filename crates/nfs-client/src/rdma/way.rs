@@ -8,21 +8,22 @@ use weft_transport::registration::{ForeignMemory, RegistrationCache, Registratio
 use weft_verbs::{Device, Endpoint, Fabric, TrafficClass};
 
 use super::link::RdmaLink;
-use super::memory::RdmaMemory;
+use super::memory::{RdmaDesign, RdmaMemory};
 use super::status::{RdmaCounts, RdmaStatus};
 use crate::link::{Begun, Lost, Way};
 
 /// How connections over RDMA are made.
 pub(crate) struct RdmaWay<F: Fabric> {
     fabric: F,
+    design: RdmaDesign,
     memory: RdmaMemory,
     counts: RdmaCounts,
     cache: Option<RegistrationCache<F::Device>>,
 }
 
 impl<F: Fabric> RdmaWay<F> {
-    pub(crate) fn new(fabric: F, memory: RdmaMemory) -> RdmaWay<F> {
-        RdmaWay { fabric, memory, counts: RdmaCounts::default(), cache: None }
+    pub(crate) fn new(fabric: F, design: RdmaDesign, memory: RdmaMemory) -> RdmaWay<F> {
+        RdmaWay { fabric, design, memory, counts: RdmaCounts::default(), cache: None }
     }
 
     /// The registrations with an adapter: those of before, unless the way leads over another one now.
@@ -55,7 +56,8 @@ impl<F: Fabric> Way for RdmaWay<F> {
             )));
         }
         let cache = self.cache_of(&device);
-        let link = RdmaLink::<F>::connect(endpoint, self.memory, cache, self.counts.clone(), patience)?;
+        let (design, memory, counts) = (self.design, self.memory, self.counts.clone());
+        let link = RdmaLink::<F>::connect(endpoint, design, memory, cache, counts, patience)?;
         self.counts.update(|totals| totals.connections += 1);
         Ok(Begun::Made(Box::new(link)))
     }
@@ -64,6 +66,7 @@ impl<F: Fabric> Way for RdmaWay<F> {
         let cache = self.cache.as_ref()?;
         Some(RdmaStatus {
             device: cache.device().name().into(),
+            design: self.design,
             memory: self.memory,
             totals: self.counts.totals(),
             registrations: cache.stats(),

@@ -1,20 +1,22 @@
 //! A server of calls over RDMA that does what a test tells it to, on the double of verbs.
+// Not every test needs all of it.
+#![allow(dead_code)]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use weft_nfs_client::{ConnectOptions, NfsClient, NfsUrl};
+use weft_nfs_client::{ConnectOptions, NfsClient, NfsUrl, RdmaDesign};
 use weft_onc_rpc::CallHeader;
-use weft_onc_rpc::rdma::{Body, Chunks, PrivateData, RdmaError, RdmaHeader, Segment};
+use weft_onc_rpc::rdma::{Body, Chunks, PrivateData, RdmaError, RdmaHeader, ReadSegment, Segment};
 use weft_onc_rpc::reply;
 use weft_onc_rpc::xdr::Writer;
 use weft_verbs::{
     Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, Listener, Receives,
-    SendWork, Work, WorkDone, WorkKind, WorkStatus,
+    Registration, SendWork, Work, WorkDone, WorkKind, WorkStatus,
 };
 use weft_verbs_double::{
     Adapter, Pretend, PretendEndpoint, PretendListener, PretendOptions, PretendQueue, RegisteredMemory,
@@ -64,6 +66,10 @@ pub struct Peer {
     pub credits: u32,
     /// The next reply ends this key.
     pub ends_key: Option<u32>,
+    /// Replies that the client is to read, by the numbers of their calls.
+    exposed: HashMap<u32, Vec<RegisteredMemory>>,
+    /// Those that it has read.
+    pub done: Vec<u32>,
 }
 
 impl Peer {
@@ -71,12 +77,14 @@ impl Peer {
         let device = endpoint.device();
         let queue = device.completion_queue(256).unwrap();
         let options =
-            EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 4, reads_in: 0 };
+            EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 4, reads_in: 16 };
         endpoint.create_queue_pair(&options, &queue, Receives::Own(RECEIVES as u32)).unwrap();
         let memory = RegisteredMemory::new(&device, DATA_AT + DATA_BYTES, Access::LOCAL_WRITE).unwrap();
         let said = PrivateData::decode(endpoint.private_data());
         let (arrived, credits) = (VecDeque::new(), 32);
-        let mut peer = Peer { endpoint, queue, memory, arrived, connection, said, credits, ends_key: None };
+        let (ends_key, exposed, done) = (None, HashMap::new(), Vec::new());
+        let mut peer =
+            Peer { endpoint, queue, memory, arrived, connection, said, credits, ends_key, exposed, done };
         (0..RECEIVES).for_each(|slot| peer.post_receive(slot));
         peer.endpoint.accept(own).unwrap();
         peer
@@ -187,6 +195,39 @@ impl Peer {
         self.send(xid, Body::Message(chunks), &message);
     }
 
+    /// Memory with a key of its own that the client reads for a call, until it says that it has.
+    pub fn expose(&mut self, xid: u32, bytes: &[u8]) -> Segment {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let mut memory = RegisteredMemory::new(&self.endpoint.device(), bytes.len(), access).unwrap();
+        memory.copy_from_slice(bytes);
+        let handle = memory.registration.remote_key();
+        let segment = Segment { handle, bytes: bytes.len() as u32, offset: memory.as_ptr() as u64 };
+        self.exposed.entry(xid).or_default().push(memory);
+        segment
+    }
+
+    /// Replies as a server of the Read-Read design does. With `cuts` in so many segments.
+    pub fn reply_exposing(&mut self, call: &Call, results: &[u8], data: &[u8], cuts: usize) {
+        let xid = call.header.xid;
+        assert!(call.chunks.writes.is_empty() && call.chunks.reply.is_none(), "it offers room");
+        let mut message = [&reply::success(xid).into_bytes()[..], results].concat();
+        if message.len() + data.len() + 60 <= MESSAGE_BYTES {
+            return self.reply(call, results, data);
+        }
+        let position = if data.is_empty() { 0 } else { message.len() as u32 };
+        let exposed = if data.is_empty() { message.clone() } else { data.to_vec() };
+        assert!(!self.exposed.contains_key(&xid), "the reply to {xid} was not read");
+        let parts: Vec<_> = exposed.chunks(exposed.len().div_ceil(cuts)).collect();
+        let reads =
+            parts.iter().map(|part| ReadSegment { position, segment: self.expose(xid, part) }).collect();
+        let chunks = Chunks { reads, ..Chunks::default() };
+        if data.is_empty() {
+            message.clear();
+        }
+        let body = if data.is_empty() { Body::NoMessage(chunks) } else { Body::Message(chunks) };
+        self.send(xid, body, &message);
+    }
+
     pub fn refuse(&mut self, call: &Call, error: RdmaError) {
         self.send(call.header.xid, Body::Error(error), &[]);
     }
@@ -197,6 +238,19 @@ impl Peer {
 
     /// The next call; `None` when the connection has ended.
     fn next(&mut self, stop: &AtomicBool) -> Option<Call> {
+        loop {
+            let message = self.next_message(stop)?;
+            match RdmaHeader::decode(&message) {
+                Ok((RdmaHeader { xid, body: Body::Done, .. }, _)) => {
+                    assert!(self.exposed.remove(&xid).is_some(), "{xid} was not exposed");
+                    self.done.push(xid);
+                }
+                _ => return Some(self.take(&message)),
+            }
+        }
+    }
+
+    fn next_message(&mut self, stop: &AtomicBool) -> Option<Vec<u8>> {
         while !self.has_more() {
             let has_ended = matches!(self.endpoint.state(), EndpointState::Ended(_));
             if stop.load(Ordering::Relaxed) || (has_ended && !self.has_more()) {
@@ -211,7 +265,7 @@ impl Peer {
         let slot = done.id as usize;
         let message = self.memory[slot * MESSAGE_BYTES..][..done.bytes as usize].to_vec();
         self.post_receive(slot);
-        Some(self.take(&message))
+        Some(message)
     }
 
     fn take(&mut self, message: &[u8]) -> Call {
@@ -295,8 +349,22 @@ impl Server {
     }
 
     pub fn try_client(&self, memory: &str, give_up_ms: u64) -> Result<NfsClient, weft_nfs_client::Error> {
+        self.try_client_of(RdmaDesign::ReadWrite, memory, give_up_ms)
+    }
+
+    /// A client of the Read-Read design.
+    pub fn reading_client(&self, memory: &str) -> NfsClient {
+        self.try_client_of(RdmaDesign::ReadRead, memory, 20_000).expect("it answers")
+    }
+
+    fn try_client_of(
+        &self,
+        rdma_design: RdmaDesign,
+        memory: &str,
+        give_up_ms: u64,
+    ) -> Result<NfsClient, weft_nfs_client::Error> {
         let rdma_memory = weft_nfs_client::RdmaMemory::of(memory).unwrap();
-        let url = NfsUrl { rdma_memory, ..self.url.clone() };
+        let url = NfsUrl { rdma_design, rdma_memory, ..self.url.clone() };
         let options = ConnectOptions { give_up_ms: Some(give_up_ms), ..ConnectOptions::default() };
         NfsClient::connect_rdma(&url, &options, &self.client_host)
     }

@@ -12,6 +12,7 @@ use weft_wire::messages::{Attr, FileKind};
 
 use super::{Files, by_handle, writable};
 use crate::attributes::{before_of, changes_of, post_op, size_of, time_of, wcc};
+use crate::known::Scope;
 use crate::opens::Access;
 use crate::target::{Sender, Target};
 
@@ -34,6 +35,21 @@ fn without_own_time(changes: SetAttr, wanted: &sattr3) -> SetAttr {
 /// it knows to be empty, so that this is all that remains of open(2) with O_TRUNC.
 fn is_modification_alone(changes: &SetAttr) -> bool {
     *changes == SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }
+}
+
+/// What ACCESS says of somebody who is granted these bits of access(2).
+fn access_of(target: &Target, attr: &Attr, granted: u32) -> u32 {
+    let [read, write, execute] = [READ, WRITE, EXECUTE].map(|bit| granted & bit != 0);
+    let write = write && !target.admission.rule.read_only;
+    let bits = match attr.kind {
+        FileKind::Directory => [
+            (ACCESS3_READ, read),
+            (ACCESS3_LOOKUP, execute),
+            (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE, write && execute),
+        ],
+        _ => [(ACCESS3_READ, read), (ACCESS3_EXECUTE, execute), (ACCESS3_MODIFY | ACCESS3_EXTEND, write)],
+    };
+    bits.iter().filter(|(_, is)| *is).fold(0, |all, (bit, _)| all | bit)
 }
 
 impl Files {
@@ -117,6 +133,7 @@ impl Files {
         }
         // A time that is set is not to be overwritten by a report of what was written before.
         self.opens.report(target.ino).await.map_err(by_handle)?;
+        let change = self.known.change().inode(target.ino, Scope::Rights);
         let set = target.client.start_setattr(At::ino(target.ino), false, &changes);
         let attr = self.call(set).await;
         self.opens.forget_rights(target.ino);
@@ -124,7 +141,11 @@ impl Files {
             Err(error) if error.status() == Some(Status::NotPermitted) && is_modification_alone(&changes) => {
                 self.touch(target).await.map(|()| None)
             }
-            attr => attr.map(Some).map_err(by_handle),
+            Err(error) => Err(by_handle(error)),
+            Ok(attr) => {
+                change.made(|learn| learn.attr(&attr));
+                Ok(Some(attr))
+            }
         }
     }
 
@@ -132,7 +153,10 @@ impl Files {
     async fn touch(&self, target: &Target) -> Result<(), nfsstat3> {
         let opened = self.opens.get(target, Access::Write).await?;
         let file = opened.file.clone();
-        self.workers.run(move || file.touch()).await.map_err(by_handle)
+        opened.entry.note_change();
+        let touched = self.workers.run(move || file.touch()).await;
+        opened.entry.note_change();
+        touched.map_err(by_handle)
     }
 
     /// Sets the size of a file.
@@ -167,28 +191,29 @@ impl Files {
     }
 
     async fn allowed(&self, target: &Target, wanted: u32) -> Result<(Attr, u32), nfsstat3> {
+        const ALL: u32 = READ | WRITE | EXECUTE;
+        if let Some(granted) = self.known.rights(target.ino, &target.who(), ALL) {
+            let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
+            let access = access_of(target, &attr, granted);
+            return Ok((attr, access & wanted));
+        }
+        let asked = self.known.ask();
         let ask = |mask| self.call(target.client.start_access(At::ino(target.ino), false, mask));
         // All questions are sent before the first one is waited for.
         let (read, write, execute) = (ask(READ), ask(WRITE), ask(EXECUTE));
         let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
-        let [read, write, execute] = [read.await, write.await, execute.await].map(|answer| match answer {
-            Ok(()) => Ok(true),
-            Err(error) => match error.status() {
-                Some(Status::Access | Status::NotPermitted | Status::ReadOnly) => Ok(false),
-                _ => Err(by_handle(error)),
-            },
-        });
-        let (read, execute) = (read?, execute?);
-        let write = write? && !target.admission.rule.read_only;
-        let granted = match attr.kind {
-            FileKind::Directory => [
-                (ACCESS3_READ, read),
-                (ACCESS3_LOOKUP, execute),
-                (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE, write && execute),
-            ],
-            _ => [(ACCESS3_READ, read), (ACCESS3_EXECUTE, execute), (ACCESS3_MODIFY | ACCESS3_EXTEND, write)],
-        };
-        let access = granted.iter().filter(|(_, is)| *is).fold(0, |bits, (bit, _)| bits | bit);
+        let mut granted = 0;
+        for (bit, answer) in [(READ, read.await), (WRITE, write.await), (EXECUTE, execute.await)] {
+            match answer {
+                Ok(()) => granted |= bit,
+                Err(error) => match error.status() {
+                    Some(Status::Access | Status::NotPermitted | Status::ReadOnly) => {}
+                    _ => return Err(by_handle(error)),
+                },
+            }
+        }
+        self.known.learn_rights(&asked, target.ino, &target.who(), (ALL, granted));
+        let access = access_of(target, &attr, granted);
         Ok((attr, access & wanted))
     }
 

@@ -11,12 +11,13 @@ use nfs3_types::nfs3::{
     MKNOD3resfail, MKNOD3resok, Nfs3Option, Nfs3Result, SYMLINK3res, SYMLINK3resfail, SYMLINK3resok,
     createhow3, createverf3, fattr3, mknoddata3, nfs_fh3, nfsstat3, sattr3, specdata3, wcc_data,
 };
-use weft_client::{At, Client, Made as New, SetAttr, SetTime};
+use weft_client::{At, Made as New, PendingCall, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind, Time};
 
 use super::{Files, by_handle, by_name, new_name};
 use crate::attributes::{changes_of, device_of, mode_of, post_op, size_of};
+use crate::known::Scope;
 use crate::place::Place;
 use crate::target::{Sender, Target};
 
@@ -96,8 +97,8 @@ impl Files {
         changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?;
         let mode = mode_of(wanted).unwrap_or(0);
         // It is not opened: a file that is open to be written costs more to ask about.
-        let made = target.client.start_mknod(At::child(target.ino, name), FileKind::File, mode, 0);
-        let New { attr, dir } = match self.call(made).await {
+        let made = || target.client.start_mknod(At::child(target.ino, name), FileKind::File, mode, 0);
+        let New { attr, dir } = match self.make(target, name, made).await {
             Ok(new) => new,
             Err(error) if error.status() == Some(Status::Exists) => return Ok(None),
             Err(error) => return Err(by_name(error)),
@@ -152,8 +153,7 @@ impl Files {
                     mtime: Some(SetTime::To(mtime)),
                     ..SetAttr::default()
                 };
-                let set = target.client.start_setattr(At::ino(attr.ino), false, &changes);
-                let attr = self.call(set).await.map_err(by_name)?;
+                let attr = self.set_new(target, attr.ino, &changes).await?;
                 return Ok(New { attr, dir });
             }
             let Some(attr) = self.existing(target, name).await? else { continue };
@@ -193,16 +193,40 @@ impl Files {
             };
         }
         self.opens.report(attr.ino).await.map_err(by_handle)?;
-        let set = target.client.start_setattr(At::ino(attr.ino), false, &changes);
-        self.call(set).await.map_err(by_name)
+        self.set_new(target, attr.ino, &changes).await
+    }
+
+    async fn set_new(&self, target: &Target, ino: u64, changes: &SetAttr) -> Result<Attr, nfsstat3> {
+        let change = self.known.change().inode(ino, Scope::Rights);
+        let set = target.client.start_setattr(At::ino(ino), false, changes);
+        let attr = self.call(set).await.map_err(by_name)?;
+        change.made(|learn| learn.attr(&attr));
+        Ok(attr)
+    }
+
+    /// Something new with a name in the directory, that `start` begins to make.
+    async fn make(
+        &self,
+        target: &Target,
+        name: &[u8],
+        start: impl FnOnce() -> PendingCall<New>,
+    ) -> weft_client::Result<New> {
+        let change = self.known.change().name(target.ino, name);
+        let new = self.call(start()).await?;
+        change.made(|learn| {
+            learn.attr(&new.attr);
+            learn.name(target.ino, name, new.attr.ino);
+            new.dir.iter().for_each(|dir| learn.attr(&dir.after));
+        });
+        Ok(new)
     }
 
     /// MKDIR.
     pub(crate) async fn mkdir(&self, sender: &Sender, place: Place<'_>, wanted: &sattr3) -> MKDIR3res {
         let make = async |target: &Target, name: &[u8]| {
             let mode = mode_of(wanted).unwrap_or(DIRECTORY_MODE);
-            let made = target.client.start_mkdir(At::child(target.ino, name), mode);
-            let New { attr, dir } = self.call(made).await.map_err(by_name)?;
+            let made = || target.client.start_mkdir(At::child(target.ino, name), mode);
+            let New { attr, dir } = self.make(target, name, made).await.map_err(by_name)?;
             let attr = self.with_attributes_of(target, attr, &without_size(wanted)).await?;
             Ok(New { attr, dir })
         };
@@ -223,8 +247,8 @@ impl Files {
             if path.is_empty() || path.contains(&0) {
                 return Err(nfsstat3::NFS3ERR_INVAL);
             }
-            let made = target.client.start_symlink(At::child(target.ino, name), path);
-            self.call(made).await.map_err(by_name)
+            let made = || target.client.start_symlink(At::child(target.ino, name), path);
+            self.make(target, name, made).await.map_err(by_name)
         };
         let Made { result, dir_wcc } = self.in_directory(sender, place, make).await;
         match result {
@@ -273,10 +297,9 @@ impl Files {
             Some(device) => device_of(device).ok_or(nfsstat3::NFS3ERR_INVAL)?,
             None => 0,
         };
-        let client: &Client = &target.client;
         let mode = mode_of(wanted).unwrap_or(0);
-        let made = client.start_mknod(At::child(target.ino, name), kind, mode, rdev);
-        let New { attr, dir } = self.call(made).await.map_err(by_name)?;
+        let made = || target.client.start_mknod(At::child(target.ino, name), kind, mode, rdev);
+        let New { attr, dir } = self.make(target, name, made).await.map_err(by_name)?;
         let attr = self.with_attributes_of(target, attr, &without_size(wanted)).await?;
         Ok(New { attr, dir })
     }

@@ -4,18 +4,20 @@
 //! itself, or more while the file is written, and clients ask when they need them. Those to READ over RDMA have
 //! them, for Linux.
 
+use std::sync::Arc;
+
 use nfs3_types::nfs3::{
     COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, nfsstat3,
     stable_how,
 };
-use weft_client::{File, Pending};
+use weft_client::Pending;
 use weft_layout::{OFFSET_LIMIT, Regions};
 use weft_onc_server::{Buffer, Buffers};
 
 use super::limits::IO_BYTES_MAX;
 use super::{Files, by_handle};
 use crate::attributes::wcc;
-use crate::opens::{Access, Opened};
+use crate::opens::{Access, OpenFile};
 use crate::target::Sender;
 
 /// How often a durable write is done again whose server lost it before it was durable.
@@ -34,18 +36,21 @@ fn memory_of(buffer: &[u8]) -> Regions {
     Regions::contiguous(0, buffer.len() as u64)
 }
 
-fn start_read(file: &File, mut buffer: Buffer, offset: u64) -> Pending<Buffer> {
+/// A buffer that is lent to the servers, and the open file, which an operation that nobody waits for keeps as well.
+type Lent = (Buffer, Arc<OpenFile>);
+
+fn start_read(file: &Arc<OpenFile>, mut buffer: Buffer, offset: u64) -> Pending<Lent> {
     let (base, memory) = (buffer.as_mut_ptr(), memory_of(&buffer));
     let from = Regions::contiguous(offset, buffer.len() as u64);
     // SAFETY: what is pending keeps the buffer, whose memory stays where it is, until the read is over.
-    unsafe { file.start_read_raw(base, &memory, &from) }.keeping(buffer)
+    unsafe { file.start_read_raw(base, &memory, &from) }.keeping((buffer, file.clone()))
 }
 
-fn start_write(file: &File, buffer: Buffer, offset: u64) -> Pending<Buffer> {
+fn start_write(file: &Arc<OpenFile>, buffer: Buffer, offset: u64) -> Pending<Lent> {
     let (base, memory) = (buffer.as_ptr(), memory_of(&buffer));
     let to = Regions::contiguous(offset, buffer.len() as u64);
     // SAFETY: as above; nobody changes the buffer meanwhile.
-    unsafe { file.start_write_raw(base, &memory, &to) }.keeping(buffer)
+    unsafe { file.start_write_raw(base, &memory, &to) }.keeping((buffer, file.clone()))
 }
 
 impl Files {
@@ -65,24 +70,15 @@ impl Files {
             return Ok(ReadDone { data: Buffer::default(), eof: offset >= OFFSET_LIMIT });
         }
         let pending = start_read(&opened.file, buffers.take(wanted), offset);
-        let (bytes, mut data) = self.finish_io(pending, &opened).await?;
+        let (bytes, mut data) = self.finish_io(pending).await?;
         data.truncate(bytes);
         Ok(ReadDone { data, eof: bytes < wanted })
     }
 
-    /// Waits for the end of a read or write. It goes on, and keeps its file open, if nobody waits any more.
-    async fn finish_io(
-        &self,
-        pending: Pending<Buffer>,
-        opened: &Opened,
-    ) -> Result<(usize, Buffer), nfsstat3> {
-        let (weft, file) = (self.weft.clone(), opened.file.clone());
-        let task = weft_reactor::spawn(async move {
-            let done = weft.finish(pending).await.wait();
-            drop(file);
-            done
-        });
-        task.await.map_err(by_handle)
+    /// Waits for the end of a read or write.
+    async fn finish_io(&self, pending: Pending<Lent>) -> Result<(usize, Buffer), nfsstat3> {
+        let (bytes, (buffer, _)) = self.weft.finish(pending).await.wait().map_err(by_handle)?;
+        Ok((bytes, buffer))
     }
 
     /// WRITE.
@@ -129,7 +125,7 @@ impl Files {
             // Before, so that a sync beside it does not take it for durable; and after, so that a report
             // beside it does not take it for reported.
             opened.entry.note_change();
-            let written = self.finish_io(start_write(&opened.file, data, offset), &opened).await;
+            let written = self.finish_io(start_write(&opened.file, data, offset)).await;
             opened.entry.note_change();
             self.opens.look_for_losses(&opened);
             data = written?.1;

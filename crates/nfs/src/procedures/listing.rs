@@ -10,14 +10,13 @@
 //! They stay valid for ever: a listing is continued behind the name that had the cookie, or had it once. So
 //! the cookie verifier is always the same, and any is accepted.
 
-use std::time::Instant;
-
 use nfs3_types::nfs3::{
     Nfs3Option, Nfs3Result, READDIR3res, READDIR3resfail, READDIR3resok, READDIRPLUS3res,
     READDIRPLUS3resfail, READDIRPLUS3resok, cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3,
     filename3, nfsstat3,
 };
 use nfs3_types::xdr_codec::List;
+use weft_gateway::Asked;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::Entry;
 
@@ -181,10 +180,10 @@ impl Files {
     ) -> READDIRPLUS3res<'static> {
         let target = self.target(sender, dir);
         let room = Room { all_bytes: maxcount, names_bytes: dircount, plus: true };
-        let asked_at = Instant::now();
+        let asked = self.known.ask();
         let listed = match &target {
             Ok(target) => match self.list(target, cookie, room).await {
-                Ok(listed) => self.with_attributes(target, asked_at, listed).await,
+                Ok(listed) => self.with_attributes(target, &asked, listed).await,
                 Err(status) => Err(status),
             },
             Err(status) => Err(*status),
@@ -202,7 +201,7 @@ impl Files {
     async fn with_attributes(
         &self,
         target: &Target,
-        asked_at: Instant,
+        asked: &Asked,
         listed: Listed,
     ) -> Result<dirlistplus3<'static>, nfsstat3> {
         let mut attrs = Vec::with_capacity(listed.entries.len());
@@ -210,7 +209,7 @@ impl Files {
         for mut entry in listed.entries {
             let known = match entry.attr.take() {
                 // One that was removed meanwhile has no attributes any more.
-                Some(attr) => self.opens.brought_up_to_date(target.root(), asked_at, attr).await.ok(),
+                Some(attr) => self.opens.brought_up_to_date(target.root(), asked, attr).await.ok(),
                 None => None,
             };
             names.push((entry, known.is_some()));

@@ -1,7 +1,5 @@
 //! LOOKUP and READLINK (RFC 1813, 3.3.3 and 3.3.5).
 
-use std::time::Instant;
-
 use nfs3_types::nfs3::{
     LOOKUP3res, LOOKUP3resfail, LOOKUP3resok, Nfs3Option, Nfs3Result, READLINK3res, READLINK3resfail,
     READLINK3resok, fattr3, nfs_fh3, nfspath3, nfsstat3,
@@ -39,17 +37,27 @@ impl Files {
 
     async fn find(&self, target: &Target, name: &[u8]) -> Result<(nfs_fh3, fattr3), nfsstat3> {
         let name = checked_name(name)?;
-        let asked_at = Instant::now();
+        if let Some((ino, attr)) = self.known_by_name(target, name) {
+            return Ok((target.handle(&self.keys, ino), self.tell(target, attr).await));
+        }
+        let asked = self.known.ask();
         let attr = match name {
             b".." => self.parent_of(target).await?,
             _ => {
                 let stat = target.client.start_stat(At::child(target.ino, name), false);
-                self.call(stat).await.map_err(by_name)?
+                let attr = self.call(stat).await.map_err(by_name)?;
+                self.known.learn_name(&asked, (target.ino, name), attr.ino, &target.who());
+                attr
             }
         };
         let ino = attr.ino;
-        let attributes = self.told(target, asked_at, attr).await.map_err(by_name)?;
+        let attributes = self.told(target, &asked, attr).await.map_err(by_name)?;
         Ok((target.handle(&self.keys, ino), attributes))
+    }
+
+    fn known_by_name(&self, dir: &Target, name: &[u8]) -> Option<(u64, Attr)> {
+        let ino = self.known.name(dir.ino, name, &dir.who())?;
+        Some((ino, self.known.attr(ino)?))
     }
 
     /// The directory above one, which at the root of the export is that itself. A directory that was moved out

@@ -19,18 +19,21 @@ mod remove;
 mod tests;
 
 use std::cell::RefCell;
+use std::io::Result as IoResult;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
 use nfs3_types::nfs3::{fattr3, nfsstat3, wcc_data};
 use weft_client::{Client, PendingCall};
+use weft_gateway::Asked;
 use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::{Attr, DirChange};
 
 use crate::attributes::{dir_before_of, wcc};
-use crate::export::{Admission, Export, Exports};
+use crate::export::{Admission, Export, ExportOptions, Exports};
 use crate::handle::HandleKeys;
+use crate::known::Known;
 use crate::opens::Opens;
 use crate::refusals::Refusals;
 use crate::space::SpaceCache;
@@ -46,6 +49,7 @@ pub(crate) struct Files {
     pub(crate) weft: Weft,
     pub(crate) workers: Workers,
     pub(crate) opens: Rc<Opens>,
+    pub(crate) known: Rc<Known>,
     pub(crate) keys: HandleKeys,
     pub(crate) exports: RefCell<Rc<Exports>>,
     pub(crate) space: SpaceCache,
@@ -94,6 +98,19 @@ fn by_name(error: weft_client::Error) -> nfsstat3 {
 }
 
 impl Files {
+    /// Begins, on the current reactor.
+    ///
+    /// # Errors
+    /// Those of `epoll_create1`, and of a thread's start.
+    pub(crate) fn start(client: &Client, exports: &[ExportOptions], keys: &HandleKeys) -> IoResult<Files> {
+        let (client, keys) = (client.clone(), keys.clone());
+        let (weft, workers, known) = (Weft::new()?, Workers::default(), Rc::new(Known::start(&client)?));
+        let opens = Rc::new(Opens::new(&client, &weft, &workers, &known));
+        let exports = Rc::new(Exports::new(&client, exports)).into();
+        let (space, used, refusals) = (SpaceCache::default(), Used::new(&workers), Refusals::default());
+        Ok(Files { client, weft, workers, opens, known, keys, exports, space, used, refusals })
+    }
+
     /// What a handle leads to, for a client that may have it.
     pub(crate) fn target(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
         let handle = self.keys.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
@@ -154,9 +171,9 @@ impl Files {
         }
     }
 
-    /// Attributes in a reply that was asked for at `asked_at`, for the client.
-    async fn told(&self, target: &Target, asked_at: Instant, attr: Attr) -> weft_client::Result<fattr3> {
-        let attr = self.opens.brought_up_to_date(target.root(), asked_at, attr).await?;
+    /// Attributes in a reply, for the client.
+    async fn told(&self, target: &Target, asked: &Asked, attr: Attr) -> weft_client::Result<fattr3> {
+        let attr = self.opens.brought_up_to_date(target.root(), asked, attr).await?;
         Ok(self.tell(target, attr).await)
     }
 

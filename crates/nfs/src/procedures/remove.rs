@@ -8,6 +8,7 @@ use weft_client::At;
 
 use super::{Files, by_name, new_name, old_name};
 use crate::attributes::post_op;
+use crate::known::Scope;
 use crate::place::Place;
 use crate::target::{Sender, Target};
 
@@ -17,8 +18,12 @@ impl Files {
         let target = self.target_to_change(sender, place.dir);
         let removed = async {
             let target = target.as_ref().map_err(|status| *status)?;
-            let at = At::child(target.ino, old_name(place.name)?);
-            self.call(target.client.start_unlink(at)).await.map_err(by_name)
+            let name = old_name(place.name)?;
+            let change = self.known.change().loses(target.ino, name);
+            let at = At::child(target.ino, name);
+            let dir = self.call(target.client.start_unlink(at)).await.map_err(by_name)?;
+            change.made(|learn| dir.iter().for_each(|dir| learn.attr(&dir.after)));
+            Ok(dir)
         };
         let removed = removed.await;
         let dir_wcc = self.dir_wcc(target.as_ref().ok(), removed.clone().ok().flatten()).await;
@@ -33,8 +38,12 @@ impl Files {
         let target = self.target_to_change(sender, place.dir);
         let removed = async {
             let target = target.as_ref().map_err(|status| *status)?;
-            let at = At::child(target.ino, old_name(place.name)?);
-            self.call(target.client.start_rmdir(at)).await.map_err(by_name)
+            let name = old_name(place.name)?;
+            let change = self.known.change().loses(target.ino, name);
+            let at = At::child(target.ino, name);
+            let dir = self.call(target.client.start_rmdir(at)).await.map_err(by_name)?;
+            change.made(|learn| dir.iter().for_each(|dir| learn.attr(&dir.after)));
+            Ok(dir)
         };
         let removed = removed.await;
         let dir_wcc = self.dir_wcc(target.as_ref().ok(), removed.clone().ok().flatten()).await;
@@ -53,9 +62,12 @@ impl Files {
             if is_dots(from.name) || is_dots(to.name) {
                 return Err(nfsstat3::NFS3ERR_INVAL);
             }
-            let (from, to) =
-                (At::child(old.ino, old_name(from.name)?), At::child(new.ino, new_name(to.name)?));
-            self.call(old.client.start_rename(from, to, 0)).await.map_err(by_name)
+            let (from, to) = (old_name(from.name)?, new_name(to.name)?);
+            let change = self.known.change().loses(old.ino, from).loses(new.ino, to);
+            let places = (At::child(old.ino, from), At::child(new.ino, to));
+            let dirs = self.call(old.client.start_rename(places.0, places.1, 0)).await.map_err(by_name)?;
+            change.made(|learn| dirs.iter().flatten().for_each(|dir| learn.attr(&dir.after)));
+            Ok(dirs)
         };
         let renamed = renamed.await;
         let [from, to] = renamed.clone().unwrap_or_default();
@@ -72,8 +84,17 @@ impl Files {
         let (object, dir) = (self.target_to_change(sender, file), self.target_to_change(sender, place.dir));
         let linked = async {
             let (object, dir) = both(&object, &dir)?;
-            let to = At::child(dir.ino, new_name(place.name)?);
-            self.call(object.client.start_link(At::ino(object.ino), false, to)).await.map_err(by_name)
+            let name = new_name(place.name)?;
+            let change = self.known.change().name(dir.ino, name).inode(object.ino, Scope::Attributes);
+            let to = At::child(dir.ino, name);
+            let link = object.client.start_link(At::ino(object.ino), false, to);
+            let made = self.call(link).await.map_err(by_name)?;
+            change.made(|learn| {
+                learn.attr(&made.attr);
+                learn.name(dir.ino, name, object.ino);
+                made.dir.iter().for_each(|dir| learn.attr(&dir.after));
+            });
+            Ok(made)
         };
         let linked = linked.await;
         let change = linked.as_ref().ok().and_then(|made| made.dir.clone());

@@ -2,10 +2,10 @@
 
 mod directories;
 mod files;
+mod known;
 mod rights;
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use nfs3_types::nfs3::{Nfs3Option, Nfs3Result, fattr3, nfs_fh3, nfsstat3, sattr3};
 
@@ -55,19 +55,9 @@ pub(super) fn with_client(client: Client, key: &Key, test: impl AsyncFnOnce(Gate
 fn run(client: Client, key: &Key, exports: &[ExportOptions], test: impl AsyncFnOnce(Gateway)) {
     let reactor = Reactor::new(ReactorOptions::default()).unwrap();
     reactor.run(async {
-        let (weft, workers) = (Weft::new().unwrap(), Workers::default());
-        let opens = Rc::new(Opens::new(&client, &weft, &workers));
-        let files = Files {
-            exports: RefCell::new(Rc::new(Exports::new(&client, exports))),
-            keys: HandleKeys::of_cluster(std::slice::from_ref(key)),
-            space: SpaceCache::default(),
-            used: Used::new(&workers),
-            refusals: Default::default(),
-            client,
-            weft,
-            workers,
-            opens: opens.clone(),
-        };
+        let keys = HandleKeys::of_cluster(std::slice::from_ref(key));
+        let files = Files::start(&client, exports, &keys).unwrap();
+        let opens = files.opens.clone();
         test(Gateway { files }).await;
         opens.close_everything().await;
     });

@@ -4,19 +4,22 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_onc_rpc::rdma::{
     Body, Chunks, INLINE_BYTES_DEFAULT, PrivateData, RdmaError, RdmaHeader, RdmaRefusal,
 };
 use weft_rdma::{CLOSE_TIMEOUT, Channel, Connection, Ended, Protocol, Refusal};
-use weft_reactor::{Notify, spawn, timeout};
+use weft_reactor::{Notify, sleep, spawn, timeout};
 use weft_verbs::{Fabric, WorkKind};
 
 use super::MESSAGE_BYTES;
 use super::credits::Credits;
+use super::exposed::Exposer;
+use super::options::{RdmaDesign, RdmaOptions};
 use crate::buffers::Buffers;
-use crate::counts::add;
+use crate::counts::{ExposedCounters, add};
+use crate::limits::Limits;
 use crate::server::{Inner, Member, first_of};
 use crate::service::Service;
 
@@ -24,6 +27,10 @@ use crate::service::Service;
 pub(super) struct RpcOverRdma {
     /// Calls of one connection that may be under way.
     pub(super) calls_max: u32,
+    pub(super) options: RdmaOptions,
+    /// Bytes of its replies that may be exposed.
+    pub(super) exposed_bytes_max: usize,
+    pub(super) exposed: Rc<ExposedCounters>,
 }
 
 /// What a client has said of itself, or what counts for one that has said nothing.
@@ -50,15 +57,25 @@ impl Said {
 impl<F: Fabric> Protocol<F> for RpcOverRdma {
     type Asked = Said;
     type Connection = RdmaConnection<F>;
-    const READS_IN: u8 = 0;
+
+    fn reads_in(&self) -> u8 {
+        match self.options.design {
+            RdmaDesign::ReadWrite => 0,
+            RdmaDesign::ReadRead => u8::MAX,
+        }
+    }
 
     fn accept(&self, channel: Channel<F>, said: Said) -> (Rc<RdmaConnection<F>>, Vec<u8>) {
         let bytes = MESSAGE_BYTES as u32;
         let own = PrivateData { takes_invalidation: true, send_bytes: bytes, receive_bytes: bytes };
-        let credits = Credits::new(channel.window().min(self.calls_max));
+        let RdmaOptions { design, memory } = self.options;
+        let credits = Credits::new(calls_in(channel.window(), design).min(self.calls_max));
+        let (bytes_max, exposed) = (self.exposed_bytes_max, self.exposed.clone());
         let connection = RdmaConnection {
             channel,
             said,
+            design,
+            exposer: Exposer::new(memory, bytes_max, credits.told(), exposed),
             calls_max: self.calls_max,
             credits: Rc::new(RefCell::new(credits)),
             arrived: RefCell::default(),
@@ -74,10 +91,20 @@ impl<F: Fabric> Protocol<F> for RpcOverRdma {
     }
 }
 
+/// Calls for which a window of receives is enough: where a client tells that it has read a reply, each takes two.
+fn calls_in(window: u32, design: RdmaDesign) -> u32 {
+    match design {
+        RdmaDesign::ReadWrite => window,
+        RdmaDesign::ReadRead => window / 2,
+    }
+}
+
 /// A connection, around its channel.
 pub(super) struct RdmaConnection<F: Fabric> {
     pub(super) channel: Channel<F>,
     pub(super) said: Said,
+    design: RdmaDesign,
+    pub(super) exposer: Exposer<F>,
     calls_max: u32,
     credits: Rc<RefCell<Credits>>,
     arrived: RefCell<VecDeque<Arrived>>,
@@ -136,11 +163,15 @@ impl<F: Fabric> Connection<F> for RdmaConnection<F> {
     }
 
     fn receives_posted(&self) {
-        self.channel.adjust_window(self.credits.borrow().under_way());
+        self.channel.adjust_window(self.credits.borrow().under_way() + self.exposer.count());
     }
 
     fn failed(&self) {
         self.news.notify();
+    }
+
+    fn ending(&self) {
+        self.exposer.end();
     }
 }
 
@@ -155,7 +186,10 @@ impl<F: Fabric> RdmaConnection<F> {
                 let (chunks, is_long) = match body {
                     Body::Message(chunks) => (chunks, false),
                     Body::NoMessage(chunks) => (chunks, true),
-                    // Of no use for a server that exposes nothing and calls nobody.
+                    Body::Done if self.exposes() && !self.exposer.done(xid) => {
+                        return Err("it has read a reply that was not exposed (RDMA_DONE)");
+                    }
+                    // Else of no use for a server that exposes nothing and calls nobody.
                     Body::Done | Body::Error(_) => return Ok(None),
                 };
                 (xid, credits, Ok(Message { chunks, is_long, inline: message[header_bytes..].to_vec() }))
@@ -174,9 +208,19 @@ impl<F: Fabric> RdmaConnection<F> {
         self.channel.fail(Ended::Broken(how.into()));
     }
 
+    /// Replies that have no room are exposed.
+    pub(super) fn exposes(&self) -> bool {
+        self.design == RdmaDesign::ReadRead
+    }
+
     /// What a reply grants a client that wants so many calls under way.
     pub(super) fn grant(&self, wanted: u32) -> u32 {
-        self.credits.borrow_mut().grant(wanted, self.channel.window().min(self.calls_max))
+        let room = calls_in(self.channel.window(), self.design).min(self.calls_max);
+        let mut credits = self.credits.borrow_mut();
+        let told = credits.told();
+        let granted = credits.grant(wanted, room);
+        self.exposer.turns.add((credits.told() - told) as usize);
+        granted
     }
 
     /// The next message; `None` once the connection has ended.
@@ -217,7 +261,7 @@ impl<F: Fabric, S: Service> Session<F, S> {
     pub(super) async fn serve(self: Rc<Self>) -> io::Result<()> {
         let channel = &self.connection.channel;
         let dismissed = first_of(self.inner.stopping.wait(), self.member.leaves.wait());
-        first_of(self.take_calls(), dismissed).await;
+        first_of(self.take_calls(), first_of(dismissed, self.look_after_exposed())).await;
         self.connection.is_closing.set(true);
         let dropped = self.connection.arrived.take();
         drop(dropped);
@@ -226,7 +270,32 @@ impl<F: Fabric, S: Service> Session<F, S> {
         let _ = timeout(CLOSE_TIMEOUT, channel.work_ended(channel.posted())).await;
         let outcome = self.connection.outcome();
         channel.fail(Ended::Closed);
+        if self.connection.exposes() {
+            self.connection.exposer.ended.wait().await;
+        }
         outcome
+    }
+
+    /// Ends keys of replies that were read, and the connection of a client that does not read.
+    async fn look_after_exposed(&self) {
+        if !self.connection.exposes() {
+            return std::future::pending().await;
+        }
+        let ending = self.connection.exposer.end_windows(&self.connection.channel);
+        first_of(ending, self.reads_too_slowly()).await;
+    }
+
+    /// Returns when a reply was exposed for too long, and the connection is broken off.
+    async fn reads_too_slowly(&self) {
+        let Limits { stall, stall_when_scarce, .. } = self.inner.limits;
+        loop {
+            sleep(stall.min(stall_when_scarce) / 2).await;
+            let waited = self.connection.exposer.oldest().map_or(Duration::ZERO, |since| since.elapsed());
+            let is_scarce = self.inner.memory.waiting() > 0;
+            if waited >= stall || (is_scarce && waited >= stall_when_scarce) {
+                return self.connection.break_off("it does not say that it has read a reply (RDMA_DONE)");
+            }
+        }
     }
 
     async fn take_calls(self: &Rc<Self>) {

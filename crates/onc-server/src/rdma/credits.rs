@@ -20,6 +20,11 @@ impl Credits {
         Credits { under_way: 0, told: at_first.max(1) }
     }
 
+    /// The most that the client was ever told.
+    pub(super) fn told(&self) -> u32 {
+        self.told
+    }
+
     /// Calls that are not answered yet.
     pub(super) fn under_way(&self) -> u32 {
         self.under_way

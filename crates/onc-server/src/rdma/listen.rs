@@ -92,7 +92,13 @@ impl<S: Service> Server<S> {
         let (inner, rdma) = (self.inner.clone(), rdma.clone());
         let calls_max = inner.limits.calls_per_connection.try_into().unwrap_or(u32::MAX);
         spawn(async move {
-            let accepted = rdma.ports.accept(&RpcOverRdma { calls_max }, asked).await;
+            let protocol = RpcOverRdma {
+                calls_max,
+                options: rdma.options,
+                exposed_bytes_max: inner.limits.exposed_bytes,
+                exposed: inner.counters.exposed.clone(),
+            };
+            let accepted = rdma.ports.accept(&protocol, asked).await;
             let served = match accepted {
                 Ok(connection) => {
                     let buffers = Buffers::registered(rdma.pool.clone(), member.number);

@@ -1,24 +1,42 @@
 //! Between buffers here and the memory of a client.
 //!
-//! What lies in registered zones moves without a copy; other memory by way of the port's bounce buffers.
+//! What the adapter knows, or gets to know for it ([`RdmaMemory`](super::RdmaMemory)), moves without a copy; other memory
+//! by way of the port's bounce buffers.
 
 use std::rc::Rc;
 
-use weft_rdma::{BOUNCE_BYTES, Channel, Ended, Held, RemotePiece, Writes};
+use weft_log::once_a_minute;
+use weft_rdma::{BOUNCE_BYTES, Channel, Ended, Held, Known, RemotePiece, Writes};
 use weft_reactor::Permit;
-use weft_verbs::{Fabric, MemoryPiece};
+use weft_verbs::{Device, Fabric};
 
 use crate::buffers::Buffer;
 
 /// Data of a reply, and the memory that it was granted: kept until the adapter has sent them.
-pub(super) struct Kept {
-    pub(super) data: Buffer,
-    pub(super) _memory: Rc<Permit>,
+struct Kept<D: Device> {
+    // Before the data.
+    _known: Known<D>,
+    _data: Buffer,
+    _memory: Rc<Permit>,
 }
 
-/// A buffer as registered memory, if it is.
-fn zone_pieces<F: Fabric>(channel: &Channel<F>, buffer: &Buffer) -> Option<Vec<MemoryPiece>> {
-    channel.port().zone_pieces([(buffer.as_ptr(), buffer.len())].into_iter())
+/// A buffer as registered memory, if it is, or gets it.
+///
+/// # Safety
+/// The buffer is there as long as the result.
+unsafe fn known<F: Fabric>(channel: &Channel<F>, buffer: &Buffer) -> Option<Known<F::Device>> {
+    if buffer.is_empty() {
+        return None;
+    }
+    // SAFETY: as the caller promises.
+    let known = unsafe { channel.port().known(buffer) };
+    if known.is_none() && once_a_minute("use payloads that are not registered") {
+        tracing::warn!(
+            "data of clients over RDMA are copied: their buffer is not registered; raise the limit of locked memory \
+             (ulimit -l)"
+        );
+    }
+    known
 }
 
 /// `bytes` of the peer's memory from `from` on.
@@ -42,9 +60,11 @@ pub(super) async fn fetch<F: Fabric>(
     remote: &[RemotePiece],
     buffer: &mut Buffer,
 ) -> Result<usize, Ended> {
-    if let Some(local) = zone_pieces(channel, buffer) {
+    // SAFETY: the buffer is borrowed.
+    if let Some(local) = unsafe { known(channel, buffer) } {
+        let pieces = [local.piece];
         // SAFETY: the buffer is borrowed until the transfer has ended or is dropped.
-        unsafe { channel.transfer(&local, remote.iter().copied(), true) }.await?;
+        unsafe { channel.transfer(&pieces, remote.iter().copied(), true) }.await?;
         return Ok(0);
     }
     for from in (0..buffer.len()).step_by(BOUNCE_BYTES) {
@@ -67,15 +87,19 @@ pub(super) async fn fetch<F: Fabric>(
 /// The connection has ended.
 pub(super) async fn put<F: Fabric>(
     channel: &Channel<F>,
-    kept: Rc<Kept>,
+    data: Buffer,
+    memory: &Rc<Permit>,
     remote: &[RemotePiece],
 ) -> Result<(Writes<F>, usize), Ended> {
-    if let Some(local) = zone_pieces(channel, &kept.data) {
+    // SAFETY: both are kept together.
+    if let Some(local) = unsafe { known(channel, &data) } {
+        let pieces = [local.piece];
+        let kept = Kept { _known: local, _data: data, _memory: memory.clone() };
+        let held = Held::Keeper(Rc::new(kept));
         // SAFETY: nobody changes the data, which are kept until the work has ended.
-        let writes = unsafe { channel.writes(&local, remote.iter().copied(), Held::Keeper(kept)) }.await;
+        let writes = unsafe { channel.writes(&pieces, remote.iter().copied(), held) }.await;
         return Ok((writes, 0));
     }
-    let data = &kept.data;
     for from in (0..data.len()).step_by(BOUNCE_BYTES) {
         let bytes = BOUNCE_BYTES.min(data.len() - from);
         let mut slot = channel.port().bounce_slot().await;

@@ -9,12 +9,27 @@
 //!   reply.rs       writes them, and sends the message behind them                  │
 //!   credits.rs     how many calls a client may have under way                      ┘ pure
 //!   memory.rs      between buffers here and a client's memory
+//!   exposures.rs   which replies a client may read                                     ─ pure
+//!   exposed.rs     their keys, until the client has read them
+//!   options.rs     the choices
 //! ```
 //!
 //! The server reads and writes the memory of clients, and none of its own is exposed (the Read-Write design of
 //! Noronha, Chai, Talpey and Panda, *Better NFS through RDMA and Efficient Memory Registration*, 2007).
 //! A payload moves between a client's memory and a [`Buffer`](crate::Buffer) in registered zones, without a
-//! copy. The zones are registered once and used again; nothing is registered for a call.
+//! copy. The zones are registered once and used again; nothing is registered for a call, unless that is chosen
+//! ([`RdmaMemory`]).
+//!
+//! [`RdmaDesign::ReadRead`] is the paper's other design: a reply for which a call has no room stays in memory of the
+//! server, with a key for the client, which reads it and then sends RDMA_DONE. What is unsafe about it:
+//!
+//! * A key has 32 bits. Who guesses or keeps one reads what is in that memory, for as long as the key is valid: with the
+//!   pool that is the whole zone, and other clients' data in it.
+//! * A client that never sends RDMA_DONE holds memory of the server: [`Limits::exposed_bytes`] at most, and for
+//!   [`Limits::stall`] at most.
+//!
+//! Each call takes two receives then, for it and for its RDMA_DONE: half as many calls are granted. RDMA_DONE that names
+//! no exposed reply ends the connection.
 //!
 //! A client that breaks the protocol so that its call can be named gets ERR_CHUNK or ERR_VERS. One that sends
 //! more calls than it was granted, or bytes that are no call, is cut off. A key that is wrong ends the
@@ -24,8 +39,11 @@ mod call;
 mod chunks;
 mod connection;
 mod credits;
+mod exposed;
+mod exposures;
 mod listen;
 mod memory;
+mod options;
 mod reply;
 mod room;
 
@@ -41,6 +59,7 @@ use weft_reactor::{sleep, spawn};
 use weft_verbs::Fabric;
 
 pub use listen::RdmaListener;
+pub use options::{RdmaDesign, RdmaMemory, RdmaOptions};
 
 use crate::limits::Limits;
 
@@ -56,11 +75,12 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Rdma<F: Fabric> {
     pub(crate) ports: Ports<F>,
     pub(crate) pool: BufferPool,
+    options: RdmaOptions,
 }
 
 impl<F: Fabric> Clone for Rdma<F> {
     fn clone(&self) -> Rdma<F> {
-        Rdma { ports: self.ports.clone(), pool: self.pool.clone() }
+        Rdma { ports: self.ports.clone(), pool: self.pool.clone(), options: self.options }
     }
 }
 
@@ -69,15 +89,19 @@ impl<F: Fabric> Rdma<F> {
     ///
     /// # Errors
     /// There is no memory.
-    pub fn new(limits: &Limits) -> io::Result<Rdma<F>> {
-        let options = PortOptions {
+    pub fn new(limits: &Limits, options: RdmaOptions) -> io::Result<Rdma<F>> {
+        let exposes = options.design == RdmaDesign::ReadRead;
+        let with_windows = options.memory == RdmaMemory::Windows;
+        let port_options = PortOptions {
             message_bytes: MESSAGE_BYTES,
             sends: 128,
             bounces: 2,
-            windows: false,
+            windows: exposes && with_windows,
+            remote_read: exposes && !with_windows,
+            zone_registration: options.memory.zone_registration(),
             ..PortOptions::default()
         };
-        let ports = Ports::new(options);
+        let ports = Ports::new(port_options);
         let pool = BufferPool::new(limits.memory_bytes)?;
         pool.keep_zones(ZONES_KEPT, Rc::new(Zones { ports: ports.clone() }));
         spawn({
@@ -89,7 +113,7 @@ impl<F: Fabric> Rdma<F> {
                 }
             }
         });
-        Ok(Rdma { ports, pool })
+        Ok(Rdma { ports, pool, options })
     }
 
     /// The adapters that connections came over.

@@ -5,6 +5,8 @@
 //! | its data, if the call has a write chunk | into the first one |
 //! | the rest, with data where there is no write chunk | behind the header, if that fits |
 //! | | else into the reply chunk, which takes all of it |
+//! | where there is none, and replies are exposed (RFC 5666) | data stay, for the client to read, and the rest goes inline |
+//! | | where that does not fit, all of it stays |
 //!
 //! The header says how much of each write chunk was used: nothing of those for which there are no data.
 
@@ -13,6 +15,9 @@ use weft_onc_rpc::xdr::padding;
 use weft_rdma::RemotePiece;
 
 use super::chunks::piece_of;
+
+/// Bytes of a chunk of one segment in the read list.
+const READ_BYTES: usize = 24;
 
 /// What a call has for its reply.
 #[derive(Debug, Clone, Default)]
@@ -27,15 +32,35 @@ pub(super) struct Room {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoRoom;
 
+/// Where a part of a reply goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// Data: with the rest. The rest: behind the header.
+    Inline,
+    /// Into the client's memory.
+    Written(Vec<RemotePiece>),
+    /// Nowhere: the client reads it.
+    Exposed,
+}
+
 /// How a reply leaves.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Way {
+    /// The lists of its header, without what is exposed.
+    pub(super) chunks: Chunks,
+    /// Nothing follows the header.
+    pub(super) is_long: bool,
+    /// Where the data go.
+    pub(super) data_to: To,
+    /// Where the rest goes.
+    pub(super) rest_to: To,
+}
+
+impl Way {
     /// The rest of its header.
-    pub(super) body: Body,
-    /// Where the data go; `None`: with the rest.
-    pub(super) data_to: Option<Vec<RemotePiece>>,
-    /// Where the rest goes; `None`: behind the header.
-    pub(super) rest_to: Option<Vec<RemotePiece>>,
+    pub(super) fn body(self) -> Body {
+        if self.is_long { Body::NoMessage(self.chunks) } else { Body::Message(self.chunks) }
+    }
 }
 
 /// As much of a chunk as `bytes` need.
@@ -55,12 +80,14 @@ fn pieces(used: &[Segment]) -> Result<Vec<RemotePiece>, NoRoom> {
 }
 
 impl Room {
-    /// The way of a reply of `head_bytes`, then data. A message may have `message_bytes`.
+    /// The way of a reply of `head_bytes`, then data. A message may have `message_bytes`. `exposes`: what has no
+    /// room may be exposed.
     pub(super) fn way(
         &self,
         head_bytes: usize,
         data_bytes: usize,
         message_bytes: usize,
+        exposes: bool,
     ) -> Result<Way, NoRoom> {
         let is_apart = data_bytes > 0 && !self.writes.is_empty();
         let chunk_bytes = |index| if index == 0 && is_apart { data_bytes } else { 0 };
@@ -70,25 +97,35 @@ impl Room {
             .enumerate()
             .map(|(index, chunk)| used(chunk, chunk_bytes(index)))
             .collect::<Result<_, NoRoom>>()?;
-        let data_to = if is_apart { Some(pieces(&writes[0])?) } else { None };
+        let data_to = if is_apart { To::Written(pieces(&writes[0])?) } else { To::Inline };
         let rest_bytes = head_bytes + if is_apart { 0 } else { data_bytes + padding(data_bytes) };
-        let body = Body::Message(Chunks { writes: writes.clone(), ..Chunks::default() });
-        if bytes_of(&body) + rest_bytes <= message_bytes {
-            return Ok(Way { body, data_to, rest_to: None });
+        let chunks = Chunks { writes, ..Chunks::default() };
+        let header_bytes = bytes_of(&chunks);
+        if header_bytes + rest_bytes <= message_bytes {
+            return Ok(Way { chunks, is_long: false, data_to, rest_to: To::Inline });
         }
-        let reply = used(self.reply.as_ref().ok_or(NoRoom)?, rest_bytes)?;
-        let rest_to = Some(pieces(&reply)?);
-        let body = Body::NoMessage(Chunks { writes, reply: Some(reply), ..Chunks::default() });
-        if bytes_of(&body) > message_bytes {
-            return Err(NoRoom);
-        }
-        Ok(Way { body, data_to, rest_to })
+        let with_exposed = header_bytes + READ_BYTES;
+        let way = match &self.reply {
+            Some(reply) => {
+                let reply = used(reply, rest_bytes)?;
+                let rest_to = To::Written(pieces(&reply)?);
+                let chunks = Chunks { reply: Some(reply), ..chunks };
+                Way { chunks, is_long: true, data_to, rest_to }
+            }
+            None if !exposes || with_exposed > message_bytes => return Err(NoRoom),
+            None if !is_apart && data_bytes > 0 && with_exposed + head_bytes <= message_bytes => {
+                Way { chunks, is_long: false, data_to: To::Exposed, rest_to: To::Inline }
+            }
+            None => Way { chunks, is_long: true, data_to, rest_to: To::Exposed },
+        };
+        if bytes_of(&way.chunks) > message_bytes { Err(NoRoom) } else { Ok(way) }
     }
 }
 
-/// Bytes of a header with this body.
-fn bytes_of(body: &Body) -> usize {
-    RdmaHeader { xid: 0, credits: 0, body: body.clone() }.write().into_bytes().len()
+/// Bytes of a header with these lists.
+fn bytes_of(chunks: &Chunks) -> usize {
+    let body = Body::Message(chunks.clone());
+    RdmaHeader { xid: 0, credits: 0, body }.write().into_bytes().len()
 }
 
 #[cfg(test)]
@@ -108,39 +145,61 @@ mod tests {
     #[test]
     fn data_fill_the_first_write_chunk_and_others_come_back_empty() {
         let room = Room { writes: vec![segments(&[10, 0, 10, 10]), segments(&[5])], reply: None };
-        let way = room.way(40, 15, 1024).unwrap();
-        let Body::Message(chunks) = &way.body else { panic!("{way:?}") };
+        let way = room.way(40, 15, 1024, false).unwrap();
         assert_eq!(
-            chunks.writes.iter().map(|chunk| lengths(chunk)).collect::<Vec<_>>(),
+            way.chunks.writes.iter().map(|chunk| lengths(chunk)).collect::<Vec<_>>(),
             [vec![10, 0, 5, 0], vec![0]]
         );
-        assert_eq!((way.rest_to, chunks.reply.clone()), (None, None));
-        assert_eq!(way.data_to.unwrap().iter().map(|piece| piece.bytes).sum::<u64>(), 15);
-        assert_eq!(room.way(40, 31, 1024), Err(NoRoom), "the chunk has 30 bytes");
-        let unused = room.way(40, 0, 1024).unwrap();
-        let Body::Message(chunks) = unused.body else { panic!() };
-        assert_eq!((lengths(&chunks.writes[0]), unused.data_to), (vec![0; 4], None));
+        assert_eq!((way.is_long, way.rest_to, way.chunks.reply), (false, To::Inline, None));
+        let To::Written(pieces) = way.data_to else { panic!() };
+        assert_eq!(pieces.iter().map(|piece| piece.bytes).sum::<u64>(), 15);
+        assert_eq!(room.way(40, 31, 1024, false), Err(NoRoom), "the chunk has 30 bytes");
+        let unused = room.way(40, 0, 1024, false).unwrap();
+        assert_eq!((lengths(&unused.chunks.writes[0]), unused.data_to), (vec![0; 4], To::Inline));
     }
 
     #[test]
     fn what_is_too_long_goes_into_the_reply_chunk() {
         let room = Room { writes: Vec::new(), reply: Some(segments(&[100, 1000])) };
         // A header without lists has 28 bytes.
-        let inline = room.way(100, 0, 128).unwrap();
-        assert_eq!((inline.body, inline.rest_to), (Body::Message(Chunks::default()), None));
-        let long = room.way(104, 21, 128).unwrap();
-        let Body::NoMessage(chunks) = long.body else { panic!() };
-        assert_eq!((lengths(&chunks.reply.unwrap()), long.data_to), (vec![100, 28], None));
-        assert_eq!(room.way(1104, 0, 128), Err(NoRoom), "the chunk has 1100 bytes");
-        assert_eq!(room.way(104, 0, 60), Err(NoRoom), "not even the header fits");
-        assert_eq!(Room::default().way(101, 0, 128), Err(NoRoom), "there is no chunk");
+        let inline = room.way(100, 0, 128, false).unwrap();
+        assert_eq!(inline.rest_to, To::Inline);
+        assert_eq!(inline.body(), Body::Message(Chunks::default()));
+        let long = room.way(104, 21, 128, false).unwrap();
+        assert!(long.is_long && long.data_to == To::Inline);
+        assert_eq!(lengths(&long.chunks.reply.unwrap()), [100, 28]);
+        assert_eq!(room.way(1104, 0, 128, false), Err(NoRoom), "the chunk has 1100 bytes");
+        assert_eq!(room.way(104, 0, 60, false), Err(NoRoom), "not even the header fits");
+        assert_eq!(Room::default().way(101, 0, 128, false), Err(NoRoom), "there is no chunk");
     }
 
     #[test]
     fn a_chunk_beyond_all_memory_is_no_room() {
         let wrap = Segment { handle: 1, bytes: 100, offset: u64::MAX - 50 };
         let room = Room { writes: vec![vec![wrap]], reply: None };
-        assert_eq!(room.way(40, 60, 1024), Err(NoRoom));
-        assert!(room.way(40, 40, 1024).is_ok());
+        assert_eq!(room.way(40, 60, 1024, false), Err(NoRoom));
+        assert!(room.way(40, 40, 1024, false).is_ok());
+    }
+
+    #[test]
+    fn what_has_no_room_is_exposed_where_that_may_be() {
+        let to = |room: &Room, head_bytes, data_bytes| {
+            let way = room.way(head_bytes, data_bytes, 128, true).unwrap();
+            assert!(way.chunks.reads.is_empty() && way.chunks.reply.is_none());
+            (way.is_long, way.data_to, way.rest_to)
+        };
+        let none = Room::default();
+        assert_eq!(to(&none, 60, 40), (false, To::Inline, To::Inline), "it fits");
+        assert_eq!(to(&none, 76, 100), (false, To::Exposed, To::Inline));
+        assert_eq!(to(&none, 77, 100), (true, To::Inline, To::Exposed), "the header has a chunk");
+        assert_eq!(to(&none, 200, 0), (true, To::Inline, To::Exposed));
+        assert_eq!(none.way(200, 0, 51, true), Err(NoRoom), "not even the header fits");
+        // Whoever gives room gets it used, and no key.
+        let room = Room { writes: vec![segments(&[100])], reply: None };
+        let (is_long, data_to, rest_to) = to(&room, 40, 100);
+        assert!(!is_long && matches!(data_to, To::Written(_)) && rest_to == To::Inline);
+        assert_eq!(room.way(40, 101, 128, true), Err(NoRoom), "and if it is too small, an error");
+        let small = Room { writes: Vec::new(), reply: Some(segments(&[100])) };
+        assert_eq!(small.way(200, 0, 128, true), Err(NoRoom));
     }
 }

@@ -30,6 +30,9 @@ pub const LARGE: u32 = 3;
 /// Opaque data: answered with their length.
 pub const SINK: u32 = 4;
 
+/// Words: answered with so many zeros, none of them as data.
+pub const WORDS: u32 = 5;
+
 #[derive(Default)]
 pub struct Echo {
     under_way: Cell<usize>,
@@ -48,6 +51,7 @@ impl Service for Echo {
             SINK => reader
                 .u32()
                 .map_or(Needs::More, |bytes| known(Some(Placed { at: 4, bytes: bytes as usize }), 0)),
+            WORDS => reader.u32().map_or(Needs::More, |words| known(None, 4 * words as usize)),
             LARGE => reader.u32().map_or(Needs::More, |bytes| known(None, bytes as usize)),
             _ => known(None, 0),
         }
@@ -89,6 +93,10 @@ async fn answer(call: Call) -> Reply {
             let mut data = call.buffers.take(bytes as usize);
             data.fill(7);
             Reply::Results(Results { before: Writer::new().u32(bytes).into_bytes(), data })
+        }
+        (PROGRAM, WORDS) => {
+            let Ok(words) = reader.u32() else { return refused };
+            vec![0; 4 * words as usize].into()
         }
         (PROGRAM, SINK) => {
             let bytes = call.payload.map_or(0, |data| data.len());

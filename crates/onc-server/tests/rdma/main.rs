@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
+mod exposing;
 mod peer;
 
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use std::net::SocketAddr;
 use weft_onc_rpc::rdma::{Body, Chunks, PrivateData, RdmaError, RdmaHeader, ReadSegment, Segment};
 use weft_onc_rpc::reply::ReplyHeader;
 use weft_onc_rpc::xdr::Writer;
-use weft_onc_server::{Limits, Rdma, RdmaListener, Server, Transport};
+use weft_onc_server::{Limits, Rdma, RdmaListener, RdmaOptions, Server, Transport};
 use weft_reactor::spawn;
 use weft_verbs::{Endpoint, WorkKind};
 use weft_verbs_double::{Adapter, Delivery, Pretend, PretendOptions};
@@ -47,13 +48,23 @@ fn with_rdma_on(
     limits: Limits,
     client: impl FnOnce(Net, Watch) + Send + 'static,
 ) -> usize {
+    with_rdma_as(RdmaOptions::default(), options, limits, client)
+}
+
+/// The same with a server that was told how.
+fn with_rdma_as(
+    rdma: RdmaOptions,
+    options: PretendOptions,
+    limits: Limits,
+    client: impl FnOnce(Net, Watch) + Send + 'static,
+) -> usize {
     let server = Pretend::new(options);
     let adapter = Adapter::new("pretend1", "127.0.0.2".parse().unwrap());
     let peers = server.another_host(vec![adapter]);
     let listener = RdmaListener::bind(&server, "127.0.0.1:0".parse().unwrap()).unwrap();
     let net = Net { server: server.clone(), client: peers, address: listener.address() };
     let listen = move |served: Server<Echo>| {
-        let rdma = Rdma::new(&limits).unwrap();
+        let rdma = Rdma::new(&limits, rdma).unwrap();
         spawn(async move { served.listen_rdma(&rdma, listener).await })
     };
     let most = run(limits, listen, move |watch| client(net, watch));
@@ -488,7 +499,7 @@ fn peers_are_named_with_their_transport() {
     let listener = RdmaListener::bind(&server, "127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
     let listen = |served: Server<Echo>| {
-        let rdma = Rdma::new(&Limits::default()).unwrap();
+        let rdma = Rdma::new(&Limits::default(), RdmaOptions::default()).unwrap();
         let looked_at = served.clone();
         spawn(async move {
             served.listen_rdma(&rdma, listener).await;

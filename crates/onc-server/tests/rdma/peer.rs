@@ -1,6 +1,7 @@
 //! A client of RPC-over-RDMA as small as can be, on a pretended adapter: it sends any header with any bytes
 //! behind it, and offers its memory.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use weft_onc_rpc::rdma::{Body, Chunks, PrivateData, RdmaHeader, ReadSegment, Seg
 use weft_onc_rpc::reply::ReplyHeader;
 use weft_verbs::{
     Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, MemoryPiece, Receives,
-    Registration, SendWork, TrafficClass, Window, Work, WorkKind, WorkStatus,
+    Registration, SendWork, TrafficClass, Window, Work, WorkDone, WorkKind, WorkStatus,
 };
 use weft_verbs_double::{Pretend, PretendEndpoint, PretendQueue, PretendWindow, RegisteredMemory};
 
@@ -16,11 +17,15 @@ use crate::common::PATIENCE;
 
 const MESSAGE_BYTES: usize = 4096;
 const RECEIVES: usize = 64;
-/// Messages to be sent are here, …
+/// Messages to be sent are here, each in a slot that stays as it is until so many more were sent, …
 const SENDS: usize = RECEIVES * MESSAGE_BYTES;
+const SLOTS: usize = 8;
 /// … and what is offered to the server from here on.
-const HEAP: usize = SENDS + 2 * MESSAGE_BYTES;
+const HEAP: usize = SENDS + SLOTS * MESSAGE_BYTES;
 const HEAP_BYTES: usize = 4 << 20;
+/// Numbers of work.
+const SENT: u64 = 1 << 40;
+const READ: u64 = 2 << 40;
 
 /// What a usual client says of itself.
 pub fn usual() -> PrivateData {
@@ -34,6 +39,8 @@ pub struct Peer {
     pub endpoint: PretendEndpoint,
     queue: PretendQueue,
     memory: RegisteredMemory,
+    arrived: VecDeque<WorkDone>,
+    sent: usize,
 }
 
 /// A message of the server's.
@@ -59,11 +66,11 @@ impl Peer {
         let device = endpoint.device();
         let queue = device.completion_queue(512).unwrap();
         let options =
-            EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 0, reads_in: 16 };
+            EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 16, reads_in: 16 };
         endpoint.create_queue_pair(&options, &queue, Receives::Own(RECEIVES as u32)).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND;
         let memory = RegisteredMemory::new(&device, HEAP + HEAP_BYTES, access).unwrap();
-        let mut peer = Peer { window: None, endpoint, queue, memory };
+        let mut peer = Peer { window: None, endpoint, queue, memory, arrived: VecDeque::new(), sent: 0 };
         (0..RECEIVES).for_each(|slot| peer.post_receive(slot));
         peer.endpoint.connect(said, PATIENCE).unwrap();
         peer
@@ -76,14 +83,20 @@ impl Peer {
     }
 
     fn post(&mut self, work: Work, pieces: &[MemoryPiece]) {
-        let work = SendWork { id: 1 << 40, work, pieces, signalled: true, fenced: false, inline: false };
+        self.post_as(SENT, work, pieces);
+    }
+
+    fn post_as(&mut self, id: u64, work: Work, pieces: &[MemoryPiece]) {
+        let work = SendWork { id, work, pieces, signalled: true, fenced: false, inline: false };
         // SAFETY: the pretended adapter takes the bytes at once.
         unsafe { self.endpoint.post_send(&[work]) }.unwrap();
     }
 
     pub fn send_bytes(&mut self, message: &[u8]) {
-        self.memory[SENDS..SENDS + message.len()].copy_from_slice(message);
-        let piece = self.memory.piece(SENDS, message.len());
+        let at = SENDS + self.sent % SLOTS * MESSAGE_BYTES;
+        self.sent += 1;
+        self.memory[at..at + message.len()].copy_from_slice(message);
+        let piece = self.memory.piece(at, message.len());
         self.post(Work::Send, &[piece]);
     }
 
@@ -131,12 +144,43 @@ impl Peer {
         self.memory[HEAP + at..][..bytes].to_vec()
     }
 
+    /// Reads memory of the server's into what could be offered.
+    pub fn read(&mut self, from: &Segment, at: usize) -> WorkStatus {
+        let piece = self.memory.piece(HEAP + at, from.bytes as usize);
+        self.post_as(READ, Work::Read { remote_address: from.offset, remote_key: from.handle }, &[piece]);
+        let (deadline, mut done) = (Instant::now() + PATIENCE, Vec::new());
+        while Instant::now() < deadline {
+            self.queue.poll(&mut done, 1).unwrap();
+            match done.pop() {
+                Some(end) if end.id == READ => return end.status,
+                Some(end) if end.kind != WorkKind::Sent => self.arrived.push_back(end),
+                Some(_) => {}
+                None => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+        panic!("an RDMA Read that does not end");
+    }
+
+    /// Says that a reply was read.
+    pub fn done(&mut self, xid: u32) {
+        self.send(&RdmaHeader { xid, credits: 32, body: Body::Done }, b"");
+    }
+
+    /// Whether a message has come.
+    pub fn has_message(&mut self) -> bool {
+        let mut done = Vec::new();
+        self.queue.poll(&mut done, RECEIVES).unwrap();
+        self.arrived.extend(done.into_iter().filter(|end| end.kind != WorkKind::Sent));
+        !self.arrived.is_empty()
+    }
+
     /// The next message; `None` once the connection has ended.
     pub fn receive(&mut self) -> Option<Received> {
         let (deadline, mut done) = (Instant::now() + PATIENCE, Vec::new());
         while Instant::now() < deadline {
             self.queue.poll(&mut done, 1).unwrap();
-            match done.pop() {
+            self.arrived.extend(done.drain(..));
+            match self.arrived.pop_front() {
                 Some(end) if end.status != WorkStatus::Ok => return None,
                 Some(end) if end.kind != WorkKind::Sent => {
                     let at = end.id as usize * MESSAGE_BYTES;

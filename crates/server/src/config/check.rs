@@ -2,7 +2,7 @@
 
 use super::cluster::*;
 use super::error::ConfigError;
-use super::gateway::{ExportConfig, GatewayConfig};
+use super::gateway::{ExportConfig, GatewayConfig, NfsRdmaDesign, NfsRdmaMemory};
 use super::member::Member;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -149,15 +149,28 @@ fn check_name_and_addresses(config: &ClusterConfig, member: Member<'_>) -> Resul
 
 fn check_gateway(config: &ClusterConfig, gateway: &GatewayConfig) -> Result<(), ConfigError> {
     check_name_and_addresses(config, Member::Gateway(gateway))?;
-    match gateway.rdma_addresses.iter().find(|address| !is_host_and_port(address)) {
-        None => Ok(()),
-        Some(address) => Err(ConfigError::Value {
-            path: config.path.clone(),
-            key: format!("gateway {:?}: rdma_addresses", gateway.name),
-            reason: format!("{address:?} is not host:port"),
-            cure: "write it like \"node1:20049\"".into(),
-        }),
+    let wrong = |key: &str, reason: String, cure: &str| {
+        let key = format!("gateway {:?}: {key}", gateway.name);
+        Err(ConfigError::Value { path: config.path.clone(), key, reason, cure: cure.to_owned() })
+    };
+    if let Some(address) = gateway.rdma_addresses.iter().find(|address| !is_host_and_port(address)) {
+        return wrong(
+            "rdma_addresses",
+            format!("{address:?} is not host:port"),
+            "write it like \"node1:20049\"",
+        );
     }
+    let (design, memory) = (gateway.rdma_design, gateway.rdma_memory);
+    if memory == NfsRdmaMemory::Windows && design == NfsRdmaDesign::ReadWrite {
+        let reason = "windows give keys to clients, who get none with rdma_design \"read-write\"".into();
+        return wrong("rdma_memory", reason, "take \"pool\", \"each\" or \"cached\"");
+    }
+    let is_chosen = (design, memory) != Default::default();
+    if is_chosen && gateway.rdma_addresses.is_empty() {
+        let key = if design == NfsRdmaDesign::ReadRead { "rdma_design" } else { "rdma_memory" };
+        return wrong(key, "there are no rdma_addresses".into(), "give them, or leave it out");
+    }
+    Ok(())
 }
 
 fn check_export(config: &ClusterConfig, export: &ExportConfig) -> Result<(), ConfigError> {

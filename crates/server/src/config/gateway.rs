@@ -35,6 +35,12 @@ pub struct GatewayConfig {
     /// `addresses`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_addresses: Vec<String>,
+    /// How long replies get to clients over RDMA.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rdma_design: NfsRdmaDesign,
+    /// How memory of payloads becomes known to RDMA adapters.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rdma_memory: NfsRdmaMemory,
     /// Where it has its lock, its socket, and which clients have locked files; relative to the cluster file.
     pub directory: PathBuf,
     /// File with the key by which it is a client; `client.key` beside the cluster file where not given. The
@@ -45,6 +51,32 @@ pub struct GatewayConfig {
     /// needs the rights for that; for locks clients need it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub rpcbind: bool,
+}
+
+/// How long replies of NFS get to clients over RDMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NfsRdmaDesign {
+    /// The gateway writes them into memory of the clients, and exposes none of its own.
+    #[default]
+    ReadWrite,
+    /// Clients that offer no memory read them from memory of the gateway: unsafe, for comparisons.
+    ReadRead,
+}
+
+/// How memory of a gateway's payloads becomes known to RDMA adapters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NfsRdmaMemory {
+    /// One pool is registered from the start.
+    #[default]
+    Pool,
+    /// It is registered for each transfer.
+    Each,
+    /// Buffers are registered when they are first used.
+    Cached,
+    /// As the pool; replies that clients read have memory windows.
+    Windows,
 }
 
 /// An `[[export]]` table: a directory that NFS clients may mount.
@@ -99,6 +131,10 @@ pub enum ExportSquash {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn nobody() -> u32 {

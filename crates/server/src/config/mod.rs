@@ -42,7 +42,9 @@ pub use cluster::{
 };
 pub use error::ConfigError;
 pub use file::EditedFile;
-pub use gateway::{ExportAccess, ExportConfig, ExportSquash, GatewayConfig, NOBODY};
+pub use gateway::{
+    ExportAccess, ExportConfig, ExportSquash, GatewayConfig, NOBODY, NfsRdmaDesign, NfsRdmaMemory,
+};
 pub use generate::Generate;
 pub use member::Member;
 
@@ -170,7 +172,16 @@ insecure_ports = true
         assert_eq!((all.anonymous_uid, all.insecure_ports), (NOBODY, false));
         assert_eq!((public.access, public.squash), (ExportAccess::ReadOnly, ExportSquash::All));
         assert_eq!((public.anonymous_uid, public.anonymous_gid), (99, NOBODY));
-        assert_eq!(config.gateways[0].rdma_addresses, ["10.0.0.5:20049"]);
+        let gateway = &config.gateways[0];
+        assert_eq!(gateway.rdma_addresses, ["10.0.0.5:20049"]);
+        let chosen = (gateway.rdma_design, gateway.rdma_memory);
+        assert_eq!(chosen, (NfsRdmaDesign::ReadWrite, NfsRdmaMemory::Pool));
+        let other =
+            good.replacen("20049\"]", "20049\"]\nrdma_design = \"read-read\"\nrdma_memory = \"windows\"", 1);
+        let other = ClusterConfig::parse(&other, &config.path).unwrap();
+        assert_eq!(ClusterConfig::parse(&other.to_toml(), &other.path).unwrap(), other);
+        let chosen = (other.gateways[0].rdma_design, other.gateways[0].rdma_memory);
+        assert_eq!(chosen, (NfsRdmaDesign::ReadRead, NfsRdmaMemory::Windows));
         let names: Vec<_> = config.members().map(|member| (member.name(), member.role_name())).collect();
         assert_eq!(names[0], ("meta0", "meta"));
         assert_eq!(names[4], ("nfs0", "nfs"));
@@ -189,6 +200,17 @@ insecure_ports = true
             ("0.0.0.0:2049", "127.0.0.1:7402", "gateway \"nfs0\": addresses: 127.0.0.1:7402 is used twice"),
             ("[\"0.0.0.0:2049\"]", "[]", "gateway \"nfs0\": addresses: there is none"),
             ("10.0.0.5:20049", "ib0", "gateway \"nfs0\": rdma_addresses: \"ib0\" is not host:port"),
+            (
+                "[\"10.0.0.5:20049\"]",
+                "[\"10.0.0.5:20049\"]\nrdma_memory = \"windows\"",
+                "gateway \"nfs0\": rdma_memory: windows give keys",
+            ),
+            (
+                "rdma_addresses = [\"10.0.0.5:20049\"]",
+                "rdma_design = \"read-read\"",
+                "gateway \"nfs0\": rdma_design: there are no rdma_addresses",
+            ),
+            ("[\"10.0.0.5:20049\"]", "[\"10.0.0.5:20049\"]\nrdma_design = \"write-write\"", "write-write"),
             ("path = \"/\"", "path = \"public\"", "export \"public\": path: not a path from the root"),
             ("path = \"/\"", "path = \"/a/../b\"", "export \"/a/../b\": path: not a path"),
             ("path = \"/\"", "path = \"/a/\"", "export \"/a/\": path: not a path"),

@@ -115,9 +115,12 @@ fn report(args: &Args, client: &NfsClient, samples: &[Vec<f64>]) -> Result<()> {
 }
 
 fn rdma_json(status: &RdmaStatus) -> Value {
-    let RdmaStatus { device, memory, totals, registrations, .. } = status;
+    let RdmaStatus { device, design, memory, totals, registrations, counts } = status;
+    let adapter: serde_json::Map<_, _> =
+        counts.named().into_iter().map(|(name, count)| (name.to_string(), count.into())).collect();
     json!({
         "device": device,
+        "design": design.name(),
         "memory": memory.name(),
         "connections": totals.connections,
         "calls": totals.calls,
@@ -125,6 +128,8 @@ fn rdma_json(status: &RdmaStatus) -> Value {
         "long_replies": totals.long_replies,
         "read_chunk_bytes": totals.read_chunk_bytes,
         "write_chunk_bytes": totals.write_chunk_bytes,
+        "replies_read": totals.replies_read,
+        "read_bytes": totals.read_bytes,
         "copied_bytes": totals.copied_bytes,
         "credits": totals.credits,
         "registrations": registrations.registrations,
@@ -132,27 +137,37 @@ fn rdma_json(status: &RdmaStatus) -> Value {
         "registration_hits": registrations.hits,
         "windows_bound": totals.windows_bound,
         "ended_by_server": totals.ended_by_server,
+        "adapter": adapter,
     })
 }
 
 fn rdma_text(status: &RdmaStatus) -> String {
-    let RdmaStatus { device, memory, totals, registrations, .. } = status;
+    let RdmaStatus { device, design, memory, totals, registrations, counts } = status;
     let mib = |bytes: u64| bytes as f64 / MIB;
     format!(
-        "\nRDMA, {device}, memory {}: {} calls, {} at a time\n  \
-         the server read {:.0} MiB and wrote {:.0} MiB; {:.0} MiB were copied\n  \
-         {} registrations of {} pages, {} calls found theirs; {} windows bound, {} ended by the server",
+        "\nRDMA, {device}, design {}, memory {}: {} calls, {} at a time\n  \
+         the server read {:.0} MiB and wrote {:.0} MiB, the client read {:.0} MiB in {} replies; {:.0} MiB were copied\n  \
+         {} registrations of {} pages, {} calls found theirs; {} windows bound, {} ended by the server\n  \
+         the adapter: {} registrations ended, {} RDMA Reads, {} messages sent, {} doorbells, {} completions",
+        design.name(),
         memory.name(),
         totals.calls,
         totals.credits,
         mib(totals.read_chunk_bytes),
         mib(totals.write_chunk_bytes),
+        mib(totals.read_bytes),
+        totals.replies_read,
         mib(totals.copied_bytes),
         registrations.registrations,
         registrations.registered_pages,
         registrations.hits,
         totals.windows_bound,
         totals.ended_by_server,
+        counts.deregistrations,
+        counts.reads,
+        counts.sends,
+        counts.doorbells,
+        counts.completions,
     )
 }
 

@@ -15,9 +15,10 @@ use anyhow::Result;
 ///
 /// exports, clients and status are for the gateways of a cluster on this machine; see `weft help nfs`. The other
 /// commands are for NFS servers of anyone, which speak NFS version 3 over TCP or RDMA. Nothing is mounted, and root is not
-/// needed. A URL is `nfs://HOST[:PORT]/PATH[?mountport=PORT&transport=rdma&rdma-memory=HOW]`, where PATH begins with that of
-/// an export. Without ports the server's portmapper is asked; over RDMA NFS is at port 20049. nfs://HOST/ stands for all
-/// exports. `weft help nfs` has the ways in which memory is used over RDMA (HOW).
+/// needed. A URL is `nfs://HOST[:PORT]/PATH[?mountport=PORT&transport=rdma&rdma-memory=HOW&rdma-design=WHICH]`, where PATH
+/// begins with that of an export. Without ports the server's portmapper is asked; over RDMA NFS is at port 20049.
+/// nfs://HOST/ stands for all exports. `weft help nfs` has the ways in which memory is used over RDMA (HOW), and the designs
+/// (WHICH).
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List directories, or the exports of a server.

@@ -25,10 +25,10 @@ use weft_client::{Client, ConnectOptions, ErrorKind, Url};
 use weft_host::LockError;
 use weft_log::Filter;
 use weft_nfs::{
-    GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, Listeners, LockOptions, Peer, RdmaListener,
-    Serving, Transport, listen_rdma,
+    GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, Listeners, LockOptions, Peer, RdmaDesign,
+    RdmaListener, RdmaMemory, RdmaOptions, Serving, Transport, listen_rdma,
 };
-use weft_server::config::{GatewayConfig, Member};
+use weft_server::config::{GatewayConfig, Member, NfsRdmaDesign, NfsRdmaMemory};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig};
 use weft_wire::Status;
 use weft_wire::keys::{IssuedKey, KeyKind};
@@ -239,11 +239,19 @@ impl Gateway {
                 .tcp
                 .push(listener.with_context(|| format!("{} cannot listen at {address}", self.name))?);
         }
+        listeners.rdma_options = rdma_options(self.own());
         for address in &self.own().rdma_addresses {
             match listen_at(address) {
                 Ok(found) => listeners.rdma.extend(found),
                 Err(error) => lacks.push(format!("{address}: {error:#}")),
             }
+        }
+        if self.own().rdma_design == NfsRdmaDesign::ReadRead {
+            weft_log::warning!(
+                self.name,
+                "exposes its memory to clients over RDMA (rdma_design = \"read-read\"): a client can read more than its \
+                 replies by keys that it guesses or keeps, and hold memory by not answering; for comparisons only"
+            );
         }
         for lack in &lacks {
             weft_log::warning!(self.name, "does not serve NFS over RDMA at {lack}");
@@ -302,6 +310,11 @@ impl Gateway {
                 written_bytes: counts.written_bytes,
                 rdma_read_bytes: counts.rdma_read_bytes,
                 rdma_written_bytes: counts.rdma_written_bytes,
+                rdma_exposed_replies: counts.rdma_exposed_replies,
+                rdma_exposed_bytes: counts.rdma_exposed_bytes,
+                rdma_exposed_now_bytes: counts.rdma_exposed_now_bytes,
+                rdma_exposed_us: counts.rdma_exposed_us,
+                copied_bytes: counts.copied_bytes,
                 refused: counts.refused,
                 open_inodes: counts.open_inodes,
                 under_way: counts.under_way,
@@ -411,6 +424,21 @@ fn wait_at_most(time: Duration, descriptors: [RawFd; 2]) {
 
 fn addresses_of_gateway(gateway: &GatewayConfig) -> (&[String], &[String]) {
     (&gateway.addresses, &gateway.rdma_addresses)
+}
+
+/// How the cluster file wants NFS over RDMA to be served.
+fn rdma_options(gateway: &GatewayConfig) -> RdmaOptions {
+    let design = match gateway.rdma_design {
+        NfsRdmaDesign::ReadWrite => RdmaDesign::ReadWrite,
+        NfsRdmaDesign::ReadRead => RdmaDesign::ReadRead,
+    };
+    let memory = match gateway.rdma_memory {
+        NfsRdmaMemory::Pool => RdmaMemory::Pool,
+        NfsRdmaMemory::Each => RdmaMemory::Each,
+        NfsRdmaMemory::Cached => RdmaMemory::Cached,
+        NfsRdmaMemory::Windows => RdmaMemory::Windows,
+    };
+    RdmaOptions { design, memory }
 }
 
 /// Listens over RDMA at all addresses of a name.

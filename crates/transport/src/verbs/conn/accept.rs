@@ -25,7 +25,10 @@ pub(in crate::verbs) struct Weft {
 impl<F: Fabric> Protocol<F> for Weft {
     type Asked = VerbsAsked;
     type Connection = ConnInner<F>;
-    const READS_IN: u8 = LENT_READS;
+
+    fn reads_in(&self) -> u8 {
+        LENT_READS
+    }
 
     fn accept(&self, channel: Channel<F>, asked: VerbsAsked) -> (Rc<ConnInner<F>>, Vec<u8>) {
         let VerbsAsked { asking, key } = asked;

@@ -118,7 +118,7 @@ impl<F: Fabric> ConnInner<F> {
         self.credit().await?;
         let mut slot = self.port().message_slot().await;
         let room = self.channel.room(parts.len() + 1).await;
-        self.wait_to_bind().await?;
+        self.channel.ready_to_bind().await.map_err(|ended| self.of_channel(ended))?;
         let (mut batch, mut message, mut lent) = (Batch::default(), Vec::new(), Vec::new());
         for (share_offset, part) in parts {
             let Some(mut window) = lending.free.borrow_mut().pop() else { return Err(self.error()) };
@@ -140,14 +140,5 @@ impl<F: Fabric> ConnInner<F> {
         let posted = unsafe { self.channel.post(room, &batch, vec![Held::Slot(slot)]) };
         posted.map_err(|ended| self.of_channel(ended))?;
         Ok(lent)
-    }
-
-    /// Waits until nothing is under way, where the adapter wants binds to be alone; binds are to be posted at
-    /// once then.
-    async fn wait_to_bind(&self) -> Result<(), ConnError> {
-        while self.channel.limits().binds_alone && self.channel.is_busy() {
-            self.channel.work_ended(self.channel.posted()).await;
-        }
-        self.check_open()
     }
 }

@@ -1,21 +1,17 @@
-//! The watch: changes of others come in its replies, and are forgotten here before the next one acknowledges
-//! them.
+//! Changes of others: what this mount and its kernel know of them is forgotten before they are acknowledged.
 
 use super::{Coherence, PAGES_PATIENCE};
 use crate::forgetting::Forgetting;
 use crate::notify::{ALL_BYTES, Notes};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use weft_wire::messages::{Change, WatchReply, changed};
+use weft_wire::messages::{Change, changed};
 
 /// How long names may wait for the kernel's locks before all names are forgotten instead.
 const NAMES_PATIENCE: Duration = Duration::from_millis(2);
 /// How long the kernel may take to make an inode known of which it was told.
 const KNOWN_PATIENCE: Duration = Duration::from_secs(1);
 const KNOWN_STEP: Duration = Duration::from_micros(200);
-/// Pause after a watch that failed.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What else is to be forgotten when somebody has changed something: `None`: everything.
 pub(crate) type OnChange = Box<dyn Fn(Option<(u64, bool)>) + Send + Sync>;
@@ -27,65 +23,16 @@ impl Coherence {
         let _ = self.notes.set(notes.clone());
         let _ = self.forgetting.set(Forgetting::start(&notes)?);
         let this = self.clone();
-        std::thread::Builder::new().name("weft-watch".into()).spawn(move || this.watch(&on_change))?;
-        Ok(())
+        self.watch.start(move |changes| this.forget(changes, &on_change))
     }
 
-    /// Believes nothing any more, and tells the server so.
-    pub(crate) fn end(&self) {
-        self.ending.store(true, Ordering::SeqCst);
-        self.standing.store(0, Ordering::SeqCst);
-        // If the server does not hear of it, the lease ends by itself.
-        let _ = self.client.end_watch();
-    }
-
-    fn watch(&self, on_change: &OnChange) {
-        let (mut epoch, mut acknowledged, mut at_once) = (0, 0, true);
-        // Whether all that was told until now has been heard: what the server has answered may be lost with
-        // an error.
-        let mut heard_all = true;
-        while !self.ending.load(Ordering::SeqCst) {
-            let arrivals = self.client.meta_arrivals();
-            let asked_at = self.begin.elapsed().as_nanos() as u64;
-            match self.client.watch(epoch, acknowledged, at_once) {
-                Ok(reply) => {
-                    self.hear(&reply, on_change);
-                    if std::mem::replace(&mut heard_all, true) {
-                        self.watched_at.store(asked_at, Ordering::SeqCst);
-                    } else {
-                        // The next one is asked at once, and counts.
-                        (epoch, acknowledged) = (reply.epoch, reply.last);
-                        continue;
-                    }
-                    (epoch, acknowledged) = (reply.epoch, reply.last);
-                    // The server knows this client as one that watches; but is it the one that others of its
-                    // requests went to?
-                    let stands =
-                        arrivals == self.client.meta_arrivals() && !self.ending.load(Ordering::SeqCst);
-                    self.standing.store(if stands { arrivals + 1 } else { 0 }, Ordering::SeqCst);
-                    at_once = !stands;
-                }
-                Err(_) => {
-                    heard_all = false;
-                    self.standing.store(0, Ordering::SeqCst);
-                    at_once = true;
-                    std::thread::sleep(PAUSE);
-                }
-            }
-        }
-    }
-
-    fn hear(&self, reply: &WatchReply, on_change: &OnChange) {
-        if !reply.reset && reply.changes.is_empty() {
-            return;
-        }
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
-        if reply.reset {
+    fn forget(&self, changes: Option<&[Change]>, on_change: &OnChange) {
+        let Some(changes) = changes else {
             self.forget_everything();
             return on_change(None);
-        }
+        };
         let mut names = Vec::new();
-        for change in &reply.changes {
+        for change in changes {
             if change.what & (changed::ATTRIBUTES | changed::DATA) != 0 {
                 let data = change.what & changed::DATA != 0;
                 if let Some(directory) = self.directories.lock(&change.ino).get_mut(&change.ino) {
