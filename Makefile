@@ -1,7 +1,7 @@
 # make run    a cluster, a mount, copies and a shared file, in one table; leaves nothing behind
 # make test   everything that must hold before a change is taken
 # make long   minutes of stress-ng, fio and the checker of random operations on a mount (SECONDS_EACH=5 CHECK_S=600)
-# make guests the jobs over RDMA in emulated guests that take too long for make test
+# make guests the jobs over RDMA and with the kernel's NFS client, in emulated guests, that take too long for make test
 # make fuzz   every decoder on damaged input, ten minutes each (SECONDS_EACH=600 KEEP=1)
 # make bench  the bars of docs/benchmarks.md; figures go to bench/figures/
 

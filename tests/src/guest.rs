@@ -11,12 +11,15 @@
 //! All jobs of one call run one after the other in one guest (a boot takes seconds). A job may not provoke a receiver that is not
 //! ready, as no part of Weft may, unless it says so.
 
+mod programs;
+
 use crate::{end_with_parent, temporary_dir};
-use std::collections::BTreeMap;
+use programs::{Places, places};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+
+pub use programs::{Program, library_tests};
 
 /// The address of a guest that is alone, and of the server of a pair.
 pub const SERVER: &str = "10.0.0.1";
@@ -32,30 +35,6 @@ const BOOT_SECONDS: u32 = 60;
 /// Status of a job that has provoked a receiver that is not ready.
 const STARVED: &str = "98";
 
-/// What a job runs.
-#[derive(Debug, Clone)]
-pub enum Program {
-    /// A program of this host.
-    At(PathBuf),
-    /// A program of tests, built when it is needed: of a package's library (`None`), or of one of its tests.
-    Tests(&'static str, Option<&'static str>),
-}
-
-impl From<&str> for Program {
-    fn from(path: &str) -> Program {
-        Program::At(path.into())
-    }
-}
-
-impl Program {
-    fn path(&self) -> PathBuf {
-        match self {
-            Program::At(path) => path.clone(),
-            Program::Tests(package, test) => test_program(package, *test),
-        }
-    }
-}
-
 /// A program that runs in a guest as root.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -66,7 +45,7 @@ pub struct Job {
     seconds: u32,
     may_starve: bool,
     is_slow: bool,
-    uses_weft: bool,
+    uses: Vec<(&'static str, Program)>,
 }
 
 impl Job {
@@ -80,7 +59,7 @@ impl Job {
             seconds: JOB_SECONDS,
             may_starve: false,
             is_slow: false,
-            uses_weft: false,
+            uses: Vec::new(),
         }
     }
 
@@ -118,22 +97,36 @@ impl Job {
         self.is_slow
     }
 
-    /// It runs the `weft` program.
-    pub fn uses_weft(mut self) -> Job {
-        self.uses_weft = true;
+    /// It runs the `weft` program, which `$WEFT_BIN` names, of this host or of the guest.
+    pub fn uses_weft(self) -> Job {
+        let program = std::env::var_os("WEFT_BIN");
+        self.uses(
+            "WEFT_BIN",
+            program.map_or(Program::Built("weft-cli", "weft"), |path| Program::At(path.into())),
+        )
+    }
+
+    /// It runs another program, which `variable` of its environment names.
+    pub fn uses(mut self, variable: &'static str, program: Program) -> Job {
+        self.uses.push((variable, program));
         self
     }
 
+    /// All programs that it runs.
+    fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.uses.iter().map(|(_, program)| program).chain([&self.program])
+    }
+
     /// A line of a job script.
-    fn line(&self) -> String {
+    fn line(&self, places: &Places) -> String {
         let mut line = format!("job {} {} {} env", self.name, self.seconds, u8::from(self.may_starve));
         for (name, value) in &self.environment {
             let _ = write!(line, " {}", quoted(&format!("{name}={value}")));
         }
-        if self.uses_weft {
-            let _ = write!(line, " {}", quoted(&format!("WEFT_BIN={}", crate::weft_bin().display())));
+        for (variable, program) in &self.uses {
+            let _ = write!(line, " {}", quoted(&format!("{variable}={}", places[program].display())));
         }
-        let _ = write!(line, " {}", quoted(&self.program.path().display().to_string()));
+        let _ = write!(line, " {}", quoted(&places[&self.program].display().to_string()));
         for argument in &self.arguments {
             let _ = write!(line, " {}", quoted(argument));
         }
@@ -152,6 +145,8 @@ pub struct Outcome {
     pub name: String,
     /// Whether it ended well.
     pub passed: bool,
+    /// How long it took, if it ended.
+    pub seconds: Option<u32>,
     /// What it said, and why it failed.
     pub output: String,
 }
@@ -160,7 +155,7 @@ pub struct Outcome {
 const PRELUDE: &str = r#"
 starved() { cat /sys/class/infiniband/*/ports/*/hw_counters/{send,rcvd}_rnr_err 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }'; }
 job() {
-    local name=$1 seconds=$2 may_starve=$3 before status=0
+    local name=$1 seconds=$2 may_starve=$3 before status=0 start=$SECONDS
     shift 3
     before=$(starved)
     timeout -k 5 "$seconds" "$@" > "/share/$name.out" 2>&1 < /dev/null || status=$?
@@ -170,12 +165,12 @@ job() {
         status=98
     fi
     [ $status = 0 ] || grep . /sys/class/infiniband/*/ports/*/hw_counters/* >> "/share/$name.out" 2>/dev/null
-    echo $status > "/share/$name.done"
+    echo $status $((SECONDS - start)) > "/share/$name.done"
 }
 "#;
 
-fn script(jobs: &[Job]) -> String {
-    let lines: Vec<_> = jobs.iter().map(Job::line).collect();
+fn script(jobs: &[Job], places: &Places) -> String {
+    let lines: Vec<_> = jobs.iter().map(|job| job.line(places)).collect();
     format!("{PRELUDE}{}\n", lines.join("\n"))
 }
 
@@ -183,7 +178,8 @@ fn script(jobs: &[Job]) -> String {
 pub fn run(jobs: &[Job]) -> Vec<Outcome> {
     let share = temporary_dir();
     let path = share.path().join("solo.script");
-    let said = match std::fs::write(&path, script(jobs)) {
+    let places = places(jobs.iter().flat_map(Job::programs));
+    let said = match std::fs::write(&path, script(jobs, &places)) {
         Ok(()) => boot(share.path(), jobs, &["run".to_string()], &[path]),
         Err(error) => error.to_string(),
     };
@@ -197,8 +193,9 @@ pub fn run_pair(loss_percent: u32, servers: &[Job], clients: &[Job]) -> Vec<Outc
     let share = temporary_dir();
     let all = [servers, clients].concat();
     let paths = ["server", "client"].map(|name| share.path().join(format!("{name}.script")));
-    let written =
-        std::fs::write(&paths[0], script(servers)).and_then(|()| std::fs::write(&paths[1], script(clients)));
+    let places = places(all.iter().flat_map(Job::programs));
+    let written = std::fs::write(&paths[0], script(servers, &places))
+        .and_then(|()| std::fs::write(&paths[1], script(clients, &places)));
     let said = match written {
         Ok(()) => {
             let command = ["pair".to_string(), "--loss".to_string(), loss_percent.to_string()];
@@ -244,49 +241,19 @@ fn outcomes(share: &Path, jobs: &[Job], said: &str) -> Vec<Outcome> {
         let read = |end: &str| std::fs::read(share.join(format!("{}.{end}", job.name)));
         let mut output =
             read("out").map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        let status = read("done").map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string());
-        match status.as_deref() {
-            Ok("0" | STARVED) => {}
-            Ok(status) => {
+        let done = read("done").map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let (status, seconds) = done.trim().split_once(' ').unzip();
+        match status {
+            Some("0" | STARVED) => {}
+            Some(status) => {
                 let _ = writeln!(output, "it ended with status {status}");
             }
-            Err(_) => {
+            None => {
                 let _ = writeln!(output, "the guest ended before it did:\n{said}");
             }
         }
-        Outcome { name: job.name.clone(), passed: status.is_ok_and(|status| status == "0"), output }
+        let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+        Outcome { name: job.name.clone(), passed: status == Some("0"), seconds, output }
     };
     jobs.iter().map(outcome).collect()
-}
-
-/// A program of tests, built as the running one is: of a package's library (`None`), or of one of its tests. Each is asked for once.
-pub fn test_program(package: &'static str, test: Option<&'static str>) -> PathBuf {
-    type Built = BTreeMap<(&'static str, Option<&'static str>), PathBuf>;
-    static BUILT: Mutex<Built> = Mutex::new(Built::new());
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    built.entry((package, test)).or_insert_with(|| build(package, test)).clone()
-}
-
-fn build(package: &str, test: Option<&str>) -> PathBuf {
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["test", "--no-run", "--quiet", "--message-format=json", "--package", package]);
-    match test {
-        Some(test) => build.args(["--test", test]),
-        None => build.arg("--lib"),
-    };
-    build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-    if crate::target_dir().ends_with("release") {
-        build.arg("--release");
-    }
-    let output = build.stderr(Stdio::inherit()).output().expect("cargo can be run");
-    assert!(output.status.success(), "the tests of {package} cannot be built");
-    let messages = String::from_utf8(output.stdout).expect("cargo says text");
-    let program = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        // A package's programs are built with its tests.
-        .filter(|message| message["profile"]["test"] == true)
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back();
-    program.unwrap_or_else(|| panic!("{package} has no such tests"))
 }

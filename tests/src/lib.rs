@@ -99,18 +99,24 @@ pub(crate) fn built(packages: &[&str], name: &str) -> PathBuf {
 }
 
 fn built_with(words: &[&str], name: &str) -> PathBuf {
-    let target = target_dir();
-    if std::env::var_os(BUILT).is_some() {
-        return target.join(name);
+    if std::env::var_os(BUILT).is_none() {
+        let build = cargo("build", profile()).args(words).status();
+        assert!(build.expect("cargo can be run").success(), "{name} cannot be built");
     }
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet"]).args(words);
-    build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-    if target.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo can be run").success(), "{name} cannot be built");
-    target.join(name)
+    target_dir().join(name)
+}
+
+/// A cargo command in this workspace.
+pub(crate) fn cargo(command: &str, profile: &str) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args([command, "--quiet", "--profile", profile]);
+    cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+    cargo
+}
+
+/// The profile of the running test.
+pub(crate) fn profile() -> &'static str {
+    if target_dir().ends_with("release") { "release" } else { "dev" }
 }
 
 /// `target/debug` or `target/release`, where the running test is from.

@@ -7,13 +7,17 @@
 //!   test whole-random ... ok           │     the whole system, servers and clients as processes
 //!   test model ... ok                  │     requests of all shapes against a model
 //!   test nfs-kernel ... ok             │     slow: the kernel's NFS client on a gateway, tests/guest/nfs-kernel.sh
+//!   test nfs-posix ... ok              │     slow: the rules of POSIX on such a mount
+//!   test nfs-faults ... ok             │     slow: servers are killed, and the network is cut, under load of such a mount
 //!   test nfs-locks ... ok              │     slow: its locks against a mount's, tests/guest/nfs-locks.sh
 //!   test nfs-rdma ... ok               │     slow: the same client over RDMA, tests/guest/nfs-rdma.sh
 //!   test nfs-rdma-client ... ok        │     slow: `weft nfs` over RDMA on two servers, tests/guest/nfs-rdma-client.sh
 //!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
-//!   test suite-serves ... ok           ┐
+//!   test nfs-pair-serves ... ok        ┐     slow: a mount of Weft's in one guest, and one by NFS in another, count in one file
+//!   test nfs-pair-asks ... ok          │
+//!   test suite-serves ... ok           │
 //!   test suite-asks ... ok (85 tests)  │     slow: the transport's suite, asked of another guest
 //!   test verbs-serves ... ok           │
 //!   test verbs-asks ... ok             │
@@ -30,13 +34,14 @@
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
-use weft_tests::guest::{self, Job, Outcome, Program, SERVER, SERVER_6, test_program};
+use weft_tests::guest::{self, Job, Outcome, Program, SERVER, SERVER_6};
+use weft_tests::suite::{NOT_IN_NFS, by_nfs};
 
 /// Percent of the packets between two guests that are lost.
 const LOSS_PERCENT: u32 = 1;
 
-const VERBS: Program = Program::Tests("weft-verbs", Some("real"));
-const CONFORMANCE: Program = Program::Tests("weft-transport", Some("conformance"));
+const VERBS: Program = Program::Tests("weft-verbs", "real");
+const CONFORMANCE: Program = Program::Tests("weft-transport", "conformance");
 
 /// Jobs of one guest, in order; the last one takes its adapter away.
 fn alone() -> Vec<Job> {
@@ -56,27 +61,12 @@ fn alone() -> Vec<Job> {
         whole("faults"),
         whole("memory"),
         model("model").env("PROPTEST_CASES", "10"),
-        Job::new("nfs-kernel", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-kernel.sh")])
-            .uses_weft()
-            .seconds(400)
-            .slow(),
-        Job::new("nfs-locks", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-locks.sh")])
-            .uses_weft()
-            .seconds(400)
-            .slow(),
-        Job::new("nfs-rdma", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-rdma.sh")])
-            .env("WEFT_TEST_HOST", SERVER)
-            .uses_weft()
-            .seconds(400)
-            .slow(),
-        Job::new(
-            "nfs-rdma-client",
-            "/bin/bash",
-            &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-rdma-client.sh")],
-        )
-        .uses_weft()
-        .seconds(900)
-        .slow(),
+        nfs("nfs-kernel", "nfs-kernel.sh", &[]).seconds(400),
+        nfs_posix(),
+        nfs("nfs-faults", "nfs-faults.sh", &[]).seconds(600),
+        nfs("nfs-locks", "nfs-locks.sh", &[]).seconds(400),
+        nfs("nfs-rdma", "nfs-rdma.sh", &[]).env("WEFT_TEST_HOST", SERVER).seconds(400),
+        nfs("nfs-rdma-client", "nfs-rdma-client.sh", &[]).seconds(900),
         model("model-all").slow(),
         black_box("mount", &["a_large_"]).slow(),
         black_box("tools", &["without_rdma_libraries", "nothing_needs_root", "measurements"]).slow(),
@@ -93,7 +83,7 @@ fn alone() -> Vec<Job> {
 fn whole(file: &'static str) -> Job {
     // Other tests than those for two hosts.
     let arguments = ["--ignored", "--test-threads", "1", "--skip", "another"];
-    Job::new(&format!("whole-{file}"), Program::Tests("weft-tests", Some(file)), &arguments)
+    Job::new(&format!("whole-{file}"), Program::Tests("weft-tests", file), &arguments)
         .env("WEFT_TEST_HOST", SERVER)
         .uses_weft()
         .seconds(300)
@@ -104,17 +94,40 @@ fn whole(file: &'static str) -> Job {
 fn black_box(file: &'static str, not_here: &[&str]) -> Job {
     let skips = not_here.iter().flat_map(|name| ["--skip", name]);
     let arguments: Vec<_> = ["--include-ignored", "--test-threads", "1"].into_iter().chain(skips).collect();
-    Job::new(file, Program::Tests("weft-tests", Some(file)), &arguments)
+    Job::new(file, Program::Tests("weft-tests", file), &arguments)
         .env("WEFT_TEST_HOST", SERVER)
         .env("WEFT_TRANSPORT", "rdma")
         .uses_weft()
+        // What `weft bench` becomes, beside it.
+        .uses("WEFT_BENCH", Program::Built("weft-bench", "weft-bench"))
         .seconds(1800)
+}
+
+/// A script of tests/guest that uses NFS.
+fn nfs(name: &str, script: &str, arguments: &[&str]) -> Job {
+    let script = format!("{}/guest/{script}", env!("CARGO_MANIFEST_DIR"));
+    Job::new(name, "/bin/bash", &[&[script.as_str()], arguments].concat()).uses_weft().slow()
+}
+
+/// The rules of POSIX, but for what NFS and Linux's client of it do otherwise.
+fn nfs_posix() -> Job {
+    let exceptions =
+        by_nfs().into_iter().flat_map(|(name, reason)| ["--except".into(), format!("{name}={reason}")]);
+    let groups =
+        NOT_IN_NFS.iter().flat_map(|(name, reason)| ["--without".into(), format!("{name}={reason}")]);
+    let arguments: Vec<String> = exceptions.chain(groups).collect();
+    // As few names and rounds as an emulated gateway makes in minutes.
+    let arguments: Vec<_> =
+        ["--verbose", "--fewer", "4"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+    nfs("nfs-posix", "nfs-posix.sh", &arguments)
+        .uses("WEFT_POSIX", Program::Built("weft-posix", "weft-posix"))
+        .seconds(600)
 }
 
 /// Random requests of many shapes, each byte compared with a model of it.
 fn model(name: &str) -> Job {
     let test = "every_byte_is_where_the_model_has_it_over_rdma";
-    Job::new(name, Program::Tests("weft-capi", Some("model")), &["--ignored", "--exact", test])
+    Job::new(name, Program::Tests("weft-capi", "model"), &["--ignored", "--exact", test])
         .env("WEFT_TEST_HOST", SERVER)
         .uses_weft()
         .seconds(600)
@@ -132,7 +145,7 @@ fn pairs() -> Vec<(Job, Job)> {
     };
     let many = |job: Job| job.env("WEFT_TEST_PINGS", "500").seconds(180);
     let side = |name, test| {
-        Job::new(name, Program::Tests("weft-tests", Some("random")), &only(test))
+        Job::new(name, Program::Tests("weft-tests", "random"), &only(test))
             .env("WEFT_TEST_SHARE", "/share")
             .env("WEFT_TEST_HOST", SERVER)
             .uses_weft()
@@ -154,6 +167,10 @@ fn pairs() -> Vec<(Job, Job)> {
     };
     vec![
         (
+            nfs("nfs-pair-serves", "nfs-pair.sh", &["serves"]).seconds(600),
+            nfs("nfs-pair-asks", "nfs-pair.sh", &["asks"]).seconds(500),
+        ),
+        (
             suite("suite-serves", &["another_host::is_served_the_suite"]),
             suite("suite-asks", &["another_host_", "--skip", "vanishes_is_noticed"]),
         ),
@@ -172,13 +189,15 @@ fn pairs() -> Vec<(Job, Job)> {
 
 /// The bindings are compared here, where a compiler is fast.
 fn bindings() -> Outcome {
-    let output = Command::new(test_program("weft-verbs", None))
+    let start = Instant::now();
+    let output = Command::new(guest::library_tests("weft-verbs"))
         .args(["--ignored", "bindings_are_as_in_the_headers"])
         .output()
         .expect("a test's program can be run");
     let said =
         [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-    Outcome { name: "bindings".to_string(), passed: output.status.success(), output: said }
+    let (passed, seconds) = (output.status.success(), u32::try_from(start.elapsed().as_secs()).ok());
+    Outcome { name: "bindings".to_string(), passed, seconds, output: said }
 }
 
 /// What is asked for on the command line, as other tests are.
@@ -243,7 +262,7 @@ impl Tally {
     fn add(&mut self, outcomes: Vec<Outcome>) {
         for outcome in outcomes {
             let verdict = if outcome.passed { "ok" } else { "FAILED" };
-            println!("test {} ... {verdict}{}", outcome.name, inner_tests(&outcome.output));
+            println!("test {} ... {verdict}{}", outcome.name, details(&outcome));
             if outcome.passed { self.passed += 1 } else { self.failed.push(outcome) }
         }
     }
@@ -270,14 +289,15 @@ impl Tally {
     }
 }
 
-/// How many tests a job consisted of, if it was a program of tests.
-fn inner_tests(output: &str) -> String {
-    let results = output.lines().filter_map(|line| line.strip_prefix("test result: "));
+/// How many tests a job consisted of, if it was a program of tests, and how long it took: ` (90 tests, 312 s)`.
+fn details(outcome: &Outcome) -> String {
+    let results = outcome.output.lines().filter_map(|line| line.strip_prefix("test result: "));
     let passed = |result: &str| result.split_whitespace().nth(1)?.parse::<usize>().ok();
-    match results.filter_map(passed).sum::<usize>() {
-        0 | 1 => String::new(),
-        count => format!(" ({count} tests)"),
-    }
+    let tests = Some(results.filter_map(passed).sum::<usize>()).filter(|count| *count > 1);
+    let all =
+        [tests.map(|count| format!("{count} tests")), outcome.seconds.map(|seconds| format!("{seconds} s"))];
+    let all: Vec<_> = all.into_iter().flatten().collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
 fn main() -> ExitCode {
@@ -308,7 +328,12 @@ fn main() -> ExitCode {
     }
     // The headers come with what guests are made of.
     if let Err(output) = guest::prepare() {
-        tally.add(vec![Outcome { name: "guests-can-be-made".to_string(), passed: false, output }]);
+        tally.add(vec![Outcome {
+            name: "guests-can-be-made".to_string(),
+            passed: false,
+            seconds: None,
+            output,
+        }]);
         return tally.finish(names.len() + 1);
     }
     if wants_bindings {

@@ -209,6 +209,12 @@ impl File {
         self.open.truncate(file_bytes).map_err(|error| error.on(&self.open.name))
     }
 
+    /// Moves the times of modification and of status change to now, as a write does, and tells the metadata
+    /// server so. Whoever has the file open for writing may.
+    pub fn touch(&self) -> Result<()> {
+        self.open.touch().map_err(|error| error.on(&self.open.name))
+    }
+
     /// Frees the space under a range; it reads as zeros. The size stays.
     pub fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
         self.open.punch(offset, bytes).map_err(|error| error.on(&self.open.name))

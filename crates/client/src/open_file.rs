@@ -195,6 +195,14 @@ impl OpenFile {
         size::truncate(&self.inner, &self.caller, &At::ino(self.held.ino), held, file_bytes)
     }
 
+    pub(crate) fn touch(&self) -> Result<(), Error> {
+        let _operation = self.inner.operation();
+        self.check_access(Direction::Write)?;
+        self.inner.keep_alive(&self.held)?;
+        self.held.note_write(0);
+        self.flush_known().map(drop)
+    }
+
     pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.on_range(offset, bytes, |capability, slot| RangeRequest { capability, slot, offset, bytes })?;
         self.held.note_write(0);

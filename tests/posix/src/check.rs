@@ -1,6 +1,7 @@
 //! What cases expect, and the things that they make for it.
 
 use crate::sys::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Owner of most files of cases about permissions.
 pub const ALICE: User = User { uid: 7001, gid: 7001, groups: &[] };
@@ -141,6 +142,19 @@ pub fn unmake(kind: Kind, path: &str) {
         Kind::Directory => ok(rmdir(path)),
         _ => ok(unlink(path)),
     }
+}
+
+/// How many times fewer names and rounds cases have than usual, where the number matters little.
+static FEWER: AtomicUsize = AtomicUsize::new(1);
+
+/// Sets for all cases what [`fewer`] divides by; before they are defined.
+pub fn set_fewer(times: usize) {
+    FEWER.store(times.max(1), Ordering::Relaxed);
+}
+
+/// So many names or rounds, or `--fewer` times fewer.
+pub fn fewer(usual: usize) -> usize {
+    usual / FEWER.load(Ordering::Relaxed)
 }
 
 /// Waits until any file system's clock shows another time: some go by timer ticks, of which the slowest take 10 ms.

@@ -9,7 +9,7 @@
 //!        └──► report    "ok mkdir: …" / "not ok mkdir: …: text", a summary, exit code
 //! ```
 //!
-//! Four processes share the cases.
+//! Four processes share the cases. Each case is told when it has ended.
 //!
 //! Cases say what must hold in terms of system calls and errno, and know nothing of the file system below. They run as root and
 //! become other users where a rule is about them. What a file system cannot do is named on the command line with its
@@ -28,12 +28,13 @@ use std::process::ExitCode;
 use table::Table;
 
 const USAGE: &str = "usage: weft-posix [--list] [--verbose] [--filter TEXT] [--except NAME=REASON]... [--without GROUP=REASON]...
-                  DIR
+                  [--fewer TIMES] DIR
   --list      names of all cases
-  --verbose   also says which cases passed
+  --verbose   also says which cases passed, and how long each took
   --filter    only cases whose names contain TEXT
   --except    the case must fail, for the reason given; where it passes, that is a failure
-  --without   leaves out a whole group of cases, for the reason given";
+  --without   leaves out a whole group of cases, for the reason given
+  --fewer     cases of many names or rounds have TIMES fewer of them: for machines that are emulated";
 
 #[derive(Default)]
 struct Arguments {
@@ -43,6 +44,7 @@ struct Arguments {
     filter: String,
     exceptions: Vec<(String, String)>,
     without: Vec<(String, String)>,
+    fewer: usize,
 }
 
 fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -56,6 +58,10 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--filter" => parsed.filter = value("--filter")?,
             "--except" => parsed.exceptions.push(with_reason(value("--except")?)?),
             "--without" => parsed.without.push(with_reason(value("--without")?)?),
+            "--fewer" => {
+                let times = value("--fewer")?;
+                parsed.fewer = times.parse().map_err(|_| format!("--fewer {times}: not a number"))?;
+            }
             _ if word.starts_with('-') || parsed.dir.is_some() => {
                 return Err(format!("unknown argument {word}"));
             }
@@ -76,6 +82,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(text) => return usage(&text),
     };
+    check::set_fewer(arguments.fewer);
     let mut table = Table::all();
     if arguments.list {
         table.cases.iter().for_each(|case| println!("{}", case.name));

@@ -1,12 +1,14 @@
 //! Runs cases, each in a process and a directory of its own, and reports.
 
 use crate::table::{Case, Table};
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// A case that takes longer hangs.
 const CASE_SECONDS_MAX: u32 = 120;
@@ -32,35 +34,57 @@ pub fn run(
     let work = |worker: usize, mut writer: File| {
         let share = table.cases.iter().enumerate().skip(worker).step_by(WORKERS);
         for (number, case) in share.filter(|(_, case)| case.name.contains(filter)) {
-            let text = match judge(case, &dir.join(format!("case-{number}")), exceptions) {
+            let start = Instant::now();
+            let mut text = match judge(case, &dir.join(format!("case-{number}")), exceptions) {
                 Outcome::Passed => format!("ok {}", case.name),
                 Outcome::Failed(text) => format!("not ok {}: {}", case.name, text.trim().replace('\n', " ")),
                 Outcome::Excepted(reason) => format!("except {}: {reason}", case.name),
             };
+            if verbose {
+                let _ = write!(text, " ({:.1} s)", start.elapsed().as_secs_f64());
+            }
             writeln!(writer, "{text}").expect("the parent reads");
         }
     };
     let workers: Vec<_> = (0..WORKERS).map(|worker| in_child(|writer| work(worker, writer))).collect();
-    let (mut passed, mut failed, mut excepted) = (0, 0, 0);
-    for worker in workers {
-        let (text, end) = worker.wait();
-        for line in text.lines() {
-            match line.split(' ').next() {
-                Some("ok") => passed += 1,
-                Some("except") => excepted += 1,
-                _ => failed += 1,
-            }
-            if verbose || !line.starts_with("ok ") {
-                println!("{line}");
-            }
-        }
-        if let Err(end) = end {
-            failed += 1;
-            println!("not ok: a worker {end}");
-        }
-    }
+    // Threads only from here on: whoever forks has one.
+    let tallies = std::thread::scope(|scope| {
+        let readers: Vec<_> =
+            workers.into_iter().map(|worker| scope.spawn(|| tell(worker, verbose))).collect();
+        readers.into_iter().map(|reader| reader.join().expect("it does not panic")).collect::<Vec<_>>()
+    });
+    let sum = |count: fn(&Tally) -> usize| tallies.iter().map(count).sum::<usize>();
+    let (passed, failed, excepted) = (sum(|t| t.passed), sum(|t| t.failed), sum(|t| t.excepted));
     println!("{passed} passed, {failed} failed, {excepted} exceptions");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How many cases ended how.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    excepted: usize,
+}
+
+/// Tells what a worker says while it says it.
+fn tell(worker: Part, verbose: bool) -> Tally {
+    let mut tally = Tally::default();
+    let end = worker.each_line(|line| {
+        match line.split(' ').next() {
+            Some("ok") => tally.passed += 1,
+            Some("except") => tally.excepted += 1,
+            _ => tally.failed += 1,
+        }
+        if verbose || !line.starts_with("ok ") {
+            println!("{line}");
+        }
+    });
+    if let Err(end) = end {
+        tally.failed += 1;
+        println!("not ok: a worker {end}");
+    }
+    tally
 }
 
 fn judge(case: &Case, dir: &Path, exceptions: &[(String, String)]) -> Outcome {
@@ -78,7 +102,8 @@ fn run_case(case: &Case, dir: &Path) -> Result<(), String> {
     std::fs::create_dir(dir).map_err(|error| told("cannot make", error))?;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777))
         .map_err(|error| told("cannot open up", error))?;
-    let (text, end) = in_child(|writer| run_here(case, dir, writer)).wait();
+    let mut text = String::new();
+    let end = in_child(|writer| run_here(case, dir, writer)).each_line(|line| text.extend([line, "\n"]));
     let outcome = end.map_err(|end| if text.is_empty() { end } else { text });
     std::fs::remove_dir_all(dir).map_err(|error| told("cannot remove", error))?;
     outcome
@@ -91,23 +116,24 @@ struct Part {
 }
 
 impl Part {
-    /// All it says, and how it ended if not well.
-    fn wait(mut self) -> (String, Result<(), String>) {
-        let mut text = Vec::new();
-        let _ = self.reader.read_to_end(&mut text);
+    /// Gives `told` each line that it says, and returns how it ended if not well.
+    fn each_line(self, mut told: impl FnMut(&str)) -> Result<(), String> {
+        BufReader::new(self.reader)
+            .split(b'\n')
+            .map_while(Result::ok)
+            .for_each(|line| told(&String::from_utf8_lossy(&line)));
         let mut status = 0;
         // SAFETY: waits for a child of this process.
         unsafe { libc::waitpid(self.pid, &mut status, 0) };
-        let end = match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
             (true, 0) => Ok(()),
             (true, code) => Err(format!("ended with {code}")),
             (false, _) => Err(format!("ended by signal {}", libc::WTERMSIG(status))),
-        };
-        (String::from_utf8_lossy(&text).into_owned(), end)
+        }
     }
 }
 
-/// Runs `action` in a process of its own, with the end of a pipe that [`Part::wait`] reads.
+/// Runs `action` in a process of its own, with the end of a pipe that [`Part::each_line`] reads.
 fn in_child(action: impl FnOnce(File)) -> Part {
     let mut ends = [0; 2];
     // SAFETY: the array has room for two descriptors, which then belong to the files made of them. This process has one thread,

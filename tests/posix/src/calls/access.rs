@@ -9,26 +9,31 @@ pub fn define(table: &mut Table) {
     paths::existing(table, "access", Kind::File, |path| access(path, libc::F_OK));
     paths::follows(table, "access", Kind::File, |path| access(path, libc::R_OK));
     paths::at(table, "faccessat", Some(Kind::File), |fd, path| faccessat(fd, path, libc::R_OK, 0));
+    const OTHERS: &[Kind] = &[Kind::Fifo, Kind::Socket, Kind::Char, Kind::Block];
+    let what =
+        [("a file", &[Kind::File][..]), ("a directory", &[Kind::Directory]), ("what is neither", OTHERS)];
     for (class, user, shift) in CLASSES {
         for bits in 0..8u32 {
-            table.case(
-                format!("{class} may what mode bits {bits} of the class say, and no more"),
-                move || {
-                    for kind in NOT_SYMLINKS {
-                        let path = format!("{kind:?}");
-                        make(kind, &path);
-                        ok(lchown(&path, ALICE.uid, ALICE.gid));
-                        ok(chmod(&path, class_mode(shift, bits)));
-                        for mask in 0..8u32 {
-                            let outcome = as_user(user, || access(&path, mask as i32));
-                            match bits & mask == mask {
-                                true => assert!(outcome.is_ok(), "{kind:?}, mask {mask}: {outcome:?}"),
-                                false => err(outcome, libc::EACCES),
+            for (what, kinds) in what {
+                table.case(
+                    format!("{class} may with {what} what mode bits {bits} of the class say, and no more"),
+                    move || {
+                        for &kind in kinds {
+                            let path = format!("{kind:?}");
+                            make(kind, &path);
+                            ok(lchown(&path, ALICE.uid, ALICE.gid));
+                            ok(chmod(&path, class_mode(shift, bits)));
+                            for mask in 0..8u32 {
+                                let outcome = as_user(user, || access(&path, mask as i32));
+                                match bits & mask == mask {
+                                    true => assert!(outcome.is_ok(), "{kind:?}, mask {mask}: {outcome:?}"),
+                                    false => err(outcome, libc::EACCES),
+                                }
                             }
                         }
-                    }
-                },
-            );
+                    },
+                );
+            }
         }
     }
     table.case("root may read and write whatever the mode", || {

@@ -77,13 +77,14 @@ pub fn define(table: &mut Table) {
         file("f");
         err(link("f", "f"), libc::EEXIST);
     });
-    table.case("a thousand names", || {
+    table.case("hundreds of names", || {
+        let count = fewer(1000);
         file("f");
-        for number in 0..1000 {
+        for number in 0..count {
             ok(link("f", format!("n{number}")));
         }
-        assert_eq!(ok(lstat("f")).nlink, 1001);
-        for number in 0..1000 {
+        assert_eq!(ok(lstat("f")).nlink, count as u64 + 1);
+        for number in 0..count {
             ok(unlink(format!("n{number}")));
         }
         assert_eq!(ok(lstat("f")).nlink, 1);

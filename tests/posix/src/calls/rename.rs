@@ -293,7 +293,7 @@ fn contents_and_times(table: &mut Table) {
             // SAFETY: a child of this process, whose one thread goes on in both; it ends without running the parent's code.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                for number in 1..200 {
+                for number in 1..fewer(200) {
                     file_with("new", number.to_string().as_bytes());
                     ok(rename("new", "name"));
                 }
