@@ -106,6 +106,26 @@ pub struct MetaArgs {
     pub connect: KeyArgs,
 }
 
+/// Measures how many entries of one directory are listed per second, by the library: names alone, and with attributes.
+/// The first listing of each is not counted in the medians, but shown.
+///
+/// Beside it: readdir(3), and readdir(3) with fstatat(2) of each name, on the local file system.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Entries of the directory, which are empty files.
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub entries: u32,
+    /// List this directory of the cluster instead of making one. The local one is made with as many entries.
+    #[arg(long, value_name = "PATH", requires = "url", conflicts_with = "entries")]
+    pub path: Option<PathBuf>,
+    /// Use TCP instead of shared memory.
+    #[arg(long)]
+    pub tcp: bool,
+    /// The cluster, and options of every measurement.
+    #[command(flatten)]
+    pub testbed: TestbedArgs,
+}
+
 /// Copies a tree into a cluster and out again, through a mount and with weft cp; then 4 processes write and
 /// read one shared file. It prints one table.
 ///

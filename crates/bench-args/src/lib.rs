@@ -7,7 +7,7 @@ mod kinds;
 mod noncontiguous;
 mod registration;
 
-pub use cluster::{CallsArgs, DemoArgs, LatencyArgs, LimitsArgs, MetaArgs, SharedFileArgs};
+pub use cluster::{CallsArgs, DemoArgs, LatencyArgs, LimitsArgs, ListArgs, MetaArgs, SharedFileArgs};
 pub use common::{CommonArgs, TestbedArgs};
 pub use kinds::{How, Memory, Side, Transport, Way};
 pub use noncontiguous::{
@@ -28,6 +28,8 @@ pub enum Command {
     Latency(LatencyArgs),
     /// Files created, queried and removed per second.
     Meta(MetaArgs),
+    /// Entries of a directory listed per second, without and with attributes.
+    List(ListArgs),
     /// Tiles of a frame, the pattern of mpi-tile-io, by every method (NC 6.6, IB 6.7, Q 4.2).
     Tile(TileArgs),
     /// Columns of a square array of integers, by every method (NC 6.5).

@@ -24,6 +24,7 @@ mod figure;
 mod fleet;
 mod latency;
 mod limits;
+mod list;
 mod meta;
 mod numbers;
 mod page_cache;
@@ -79,6 +80,7 @@ fn run(command: Command) -> Result<()> {
         Command::SharedFile(args) => shared_file::run(args),
         Command::Latency(args) => latency::run(args),
         Command::Meta(args) => meta::run(args),
+        Command::List(args) => list::run(args),
         Command::Tile(args) => tile::run(args),
         Command::BlockColumn(args) => block_column::run(args),
         Command::Transfer(args) => transfer::run(args),

@@ -546,6 +546,13 @@ weft_dir *weft_opendir(weft_fs *fs, const char *path);
 /* The next entry, valid until the next call with this directory. NULL at the end (errno is 0 then) and on
  * errors. */
 const struct weft_dirent *weft_readdir(weft_dir *dir);
+
+/* The same, with what weft_lstat tells of the entry. Pages of some hundreds of entries are fetched with all of it, one
+ * ahead: a directory is listed at little more than the cost of its names. Only st_blocks is less exact: it tells the space
+ * that a file without holes of this size takes. Calls of both kinds may follow each other. */
+const struct weft_dirent *weft_readdir_plus(weft_dir *dir, struct stat *status);
+
+/* Goes on after an entry, or with the first one after 0. */
 int weft_seekdir(weft_dir *dir, uint64_t cookie);
 int weft_closedir(weft_dir *dir);
 

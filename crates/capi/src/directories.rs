@@ -1,13 +1,13 @@
 //! Open directories.
 
-use crate::guard::{Outcome, call};
+use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, give, result, take, weft_fs};
-use std::collections::VecDeque;
+use libc::stat;
 use std::ffi::{c_char, c_int};
-use weft_client::Client;
-use weft_client::c::{entry_type, set_errno};
-use weft_wire::limits::{DIRECTORY_PAGE_ENTRIES_MAX, NAME_BYTES_MAX};
-use weft_wire::messages::Entry;
+use weft_client::ReadDir;
+use weft_client::c::{entry_type, set_errno, stat_of};
+use weft_wire::limits::NAME_BYTES_MAX;
+use weft_wire::messages::Attr;
 
 /// `struct weft_dirent`.
 #[repr(C)]
@@ -26,29 +26,21 @@ pub struct weft_dirent {
 /// An open directory (`weft_dir`).
 #[allow(non_camel_case_types)]
 pub struct weft_dir {
-    client: Client,
-    ino: u64,
-    page: VecDeque<Entry>,
-    after: u64,
-    at_end: bool,
+    entries: ReadDir,
     current: weft_dirent,
 }
 
 impl weft_dir {
-    fn next(&mut self) -> Outcome<Option<&weft_dirent>> {
-        while self.page.is_empty() && !self.at_end {
-            let reply = self.client.read_dir_page(self.ino, self.after, DIRECTORY_PAGE_ENTRIES_MAX, false)?;
-            self.at_end = reply.end;
-            self.page = reply.entries.into();
-        }
-        let Some(entry) = self.page.pop_front() else { return Ok(None) };
-        self.after = entry.cookie;
-        let mut name = [0; NAME_BYTES_MAX + 1];
+    fn next(&mut self, with_attrs: bool) -> Outcome<Option<(&weft_dirent, Option<Attr>)>> {
+        self.entries.set_attributes(with_attrs);
+        let Some(entry) = self.entries.next() else { return Ok(None) };
+        let entry = entry?;
+        let current = &mut self.current;
+        (current.ino, current.cookie, current.kind) = (entry.ino, entry.cookie, entry_type(entry.kind));
         let length = entry.name.len().min(NAME_BYTES_MAX);
-        name[..length].copy_from_slice(&entry.name[..length]);
-        self.current =
-            weft_dirent { ino: entry.ino, cookie: entry.cookie, kind: entry_type(entry.kind), name };
-        Ok(Some(&self.current))
+        current.name[..length].copy_from_slice(&entry.name[..length]);
+        current.name[length..].fill(0);
+        Ok(Some((&self.current, entry.attr)))
     }
 }
 
@@ -64,16 +56,10 @@ pub unsafe extern "C" fn weft_opendir(fs: *const weft_fs, path: *const c_char) -
             let fs = borrow(fs)?;
             (&fs.client, fs.at(path)?)
         };
-        let ino = client.stat(at, true)?.ino;
-        let first = client.read_dir_page(ino, 0, DIRECTORY_PAGE_ENTRIES_MAX, false)?;
-        Ok(give(weft_dir {
-            client: client.clone(),
-            ino,
-            page: first.entries.into(),
-            after: 0,
-            at_end: first.end,
-            current: weft_dirent { ino: 0, cookie: 0, kind: 0, name: [0; NAME_BYTES_MAX + 1] },
-        }))
+        let mut entries = client.read_names(at)?;
+        entries.fill()?;
+        let current = weft_dirent { ino: 0, cookie: 0, kind: 0, name: [0; NAME_BYTES_MAX + 1] };
+        Ok(give(weft_dir { entries, current }))
     })
 }
 
@@ -86,7 +72,32 @@ pub unsafe extern "C" fn weft_readdir(dir: *mut weft_dir) -> *const weft_dirent 
     call("weft_readdir", || {
         // SAFETY: as the caller promises.
         let dir = unsafe { result("directory", dir)? };
-        let entry = dir.next()?.map_or(std::ptr::null(), std::ptr::from_ref);
+        let entry = dir.next(false)?.map_or(std::ptr::null(), |(entry, _)| std::ptr::from_ref(entry));
+        set_errno(0);
+        Ok(entry)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_readdir`; `status` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_readdir_plus(dir: *mut weft_dir, status: *mut stat) -> *const weft_dirent {
+    call("weft_readdir_plus", || {
+        // SAFETY: as the caller promises.
+        let (dir, status) = unsafe { (result("directory", dir)?, result("status", status)?) };
+        let entry = match dir.next(true)? {
+            Some((entry, Some(attr))) => {
+                *status = stat_of(&attr);
+                std::ptr::from_ref(entry)
+            }
+            Some((entry, None)) => {
+                let text = format!("the server did not tell the attributes of inode {}", entry.ino);
+                return Err(Failure::new(libc::EPROTO, text));
+            }
+            None => std::ptr::null(),
+        };
         set_errno(0);
         Ok(entry)
     })
@@ -100,9 +111,7 @@ pub unsafe extern "C" fn weft_readdir(dir: *mut weft_dir) -> *const weft_dirent 
 pub unsafe extern "C" fn weft_seekdir(dir: *mut weft_dir, cookie: u64) -> c_int {
     call("weft_seekdir", || {
         // SAFETY: as the caller promises.
-        let dir = unsafe { result("directory", dir)? };
-        dir.page.clear();
-        (dir.after, dir.at_end) = (cookie, false);
+        unsafe { result("directory", dir)? }.entries.seek(cookie);
         Ok(0)
     })
 }

@@ -511,6 +511,27 @@ static void test_directories(void) {
     while (weft_readdir(dir) != NULL)
         after_middle++;
     CHECK(after_middle == FILES / 2);
+
+    /* With attributes, from where the names have come to. */
+    struct stat status, same;
+    weft_file *written = weft_open(fs, "/many/7", O_WRONLY, 0);
+    CHECK(weft_pwrite(written, "data", 4, 1000) == 4);
+    CHECK(weft_seekdir(dir, 0) == 0);
+    for (count = 0; count < 10; count++)
+        CHECK(weft_readdir(dir) != NULL);
+    for (; (entry = weft_readdir_plus(dir, &status)) != NULL; count++) {
+        CHECK(status.st_ino == entry->ino && S_ISREG(status.st_mode) && status.st_nlink == 1);
+        if (strcmp(entry->name, "7") == 0) {
+            CHECK(weft_lstat(fs, "/many/7", &same) == 0 && same.st_size == 1004);
+            CHECK(status.st_size == same.st_size && status.st_mtim.tv_nsec == same.st_mtim.tv_nsec);
+        } else {
+            CHECK(status.st_size == 0);
+        }
+    }
+    CHECK(errno == 0 && count == FILES);
+    CHECK(weft_seekdir(dir, 0) == 0 && weft_readdir_plus(dir, &status) != NULL && weft_readdir(dir) != NULL);
+    FAILS_WITH(EINVAL, weft_readdir_plus(dir, NULL));
+    CHECK(weft_close(written) == 0);
     CHECK(weft_closedir(dir) == 0);
     FAILS_WITH(ENOTDIR, weft_opendir(fs, "/many/0"));
 

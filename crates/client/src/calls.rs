@@ -212,7 +212,7 @@ impl<T> PendingCall<T> {
     }
 
     /// Whether this is a forked child: its parent goes on with the call.
-    fn is_parents(&self) -> bool {
+    pub(crate) fn is_parents(&self) -> bool {
         self.generation != fork::generation()
     }
 

@@ -240,14 +240,22 @@ impl Client {
         Ok(page)
     }
 
-    /// All entries of a directory, with attributes.
+    /// All entries of a directory, with attributes: one request for some hundreds of them.
     pub fn read_dir<'a>(&self, at: impl Into<At<'a>>) -> Result<ReadDir> {
-        let at = at.into();
-        let attr = self.meta(&self.lookup_request(&at, true)).map_err(|error| error.on(&at))?.attr;
+        self.list(&at.into(), true)
+    }
+
+    /// All entries of a directory, without attributes.
+    pub fn read_names<'a>(&self, at: impl Into<At<'a>>) -> Result<ReadDir> {
+        self.list(&at.into(), false)
+    }
+
+    fn list(&self, at: &At<'_>, with_attrs: bool) -> Result<ReadDir> {
+        let attr = self.meta(&self.lookup_request(at, true)).map_err(|error| error.on(at))?.attr;
         if attr.kind != FileKind::Directory {
-            return Err(Error::new("ReadDir", ErrorKind::Status(Status::NotDirectory), "").on(&at));
+            return Err(Error::new("ReadDir", ErrorKind::Status(Status::NotDirectory), "").on(at));
         }
-        Ok(ReadDir::new(self.clone(), attr.ino, at.to_string()))
+        Ok(ReadDir::new(self.clone(), attr.ino, at.to_string(), with_attrs))
     }
 
     /// Whether the caller may; `mask`: 4 read, 2 write, 1 execute, 0 only whether it is there.
