@@ -9,7 +9,7 @@ use weft_wire::messages::{
 use weft_wire::{Request, Status};
 
 use crate::batch;
-use crate::copy::Copy;
+use crate::copy::{Copied, Copy};
 use crate::deadline::Operation;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
@@ -180,13 +180,30 @@ impl Client {
         to_offset: u64,
         bytes: u64,
     ) -> Result<u64> {
+        self.copy_range_of(from, from_offset, None, to, to_offset, bytes).map(|copied| copied.bytes)
+    }
+
+    /// As [`Client::copy_range`], of a file of which it is known that it has `from_bytes` now; otherwise its
+    /// servers are asked.
+    ///
+    /// # Errors
+    /// As of [`Client::copy_range`].
+    pub fn copy_range_of(
+        &self,
+        from: &File,
+        from_offset: u64,
+        from_bytes: Option<u64>,
+        to: &File,
+        to_offset: u64,
+        bytes: u64,
+    ) -> Result<Copied> {
         let ours = |file: &File| Arc::ptr_eq(&self.inner, &file.open().inner);
         if !ours(from) || !ours(to) {
             let text = "both files must have been opened by this client, or one that was made from it";
             return Err(Error::new("CopyRange", ErrorKind::Status(Status::CrossDevice), text).on(&to.name()));
         }
         let _operation = self.operation();
-        Copy { from, from_offset, to, to_offset, bytes }.run().map_err(|error| error.on(&to.name()))
+        Copy { from, from_offset, to, to_offset, bytes }.run(from_bytes).map_err(|error| error.on(&to.name()))
     }
 
     /// The space that files take on their servers, in bytes, all asked at once: in three round trips, however

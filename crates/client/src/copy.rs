@@ -27,6 +27,15 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new("CopyRange", ErrorKind::Invalid, text)
 }
 
+/// What a copy has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Length of the range that was copied.
+    pub bytes: u64,
+    /// Bytes of it that were holes, or may have been.
+    pub hole_bytes: u64,
+}
+
 /// See [`crate::Client::copy_range`].
 pub(crate) struct Copy<'a> {
     pub from: &'a File,
@@ -37,8 +46,8 @@ pub(crate) struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Checks it and does it; the number of bytes.
-    pub(crate) fn run(mut self) -> Result<u64> {
+    /// Checks it and does it. `from_bytes` is the size of the source, where it is known.
+    pub(crate) fn run(mut self, from_bytes: Option<u64>) -> Result<Copied> {
         let (from, to) = (self.from, self.to);
         let (source, target) = (from.open(), to.open());
         source.check_access(Direction::Read)?;
@@ -53,18 +62,22 @@ impl Copy<'_> {
         if from.ino() == to.ino() && overlap && self.bytes > 0 {
             return Err(invalid("the two ranges of the file overlap"));
         }
-        self.bytes = self.bytes.min(source.live_bytes()?.saturating_sub(self.from_offset));
+        let from_bytes = from_bytes.map_or_else(|| source.live_bytes(), Ok)?;
+        self.bytes = self.bytes.min(from_bytes.saturating_sub(self.from_offset));
         if self.bytes == 0 {
-            return Ok(0);
+            return Ok(Copied { bytes: 0, hole_bytes: 0 });
         }
-        match slot_shift(&source.held.layout, self.from_offset, &target.held.layout, self.to_offset) {
-            Some(shift) => self.by_servers(shift)?,
-            None => self.through_memory()?,
-        }
-        Ok(self.bytes)
+        let data_bytes =
+            match slot_shift(&source.held.layout, self.from_offset, &target.held.layout, self.to_offset) {
+                Some(shift) => self.by_servers(shift)?,
+                None => self.through_memory()?,
+            };
+        Ok(Copied { bytes: self.bytes, hole_bytes: self.bytes.saturating_sub(data_bytes) })
     }
 
-    fn by_servers(&self, shift: u16) -> Result<()> {
+    /// The bytes of data.
+    fn by_servers(&self, shift: u16) -> Result<u64> {
+        let mut data_bytes = 0;
         let layout = self.from.layout();
         let step_bytes = (SERVER_BYTES_MAX / u64::from(layout.strip_bytes())).max(1) * layout.stripe_bytes();
         let mut done = 0;
@@ -78,13 +91,13 @@ impl Copy<'_> {
             } else {
                 held.note_failed_write()
             }
-            copied?;
+            data_bytes += copied?;
             done += bytes;
         }
-        Ok(())
+        Ok(data_bytes)
     }
 
-    fn step(&self, shift: u16, done: u64, bytes: u64) -> Result<()> {
+    fn step(&self, shift: u16, done: u64, bytes: u64) -> Result<u64> {
         let (source, target): (&OpenFile, &OpenFile) = (self.from.open(), self.to.open());
         let inner = &source.inner;
         inner.keep_alive(&source.held)?;
@@ -110,14 +123,18 @@ impl Copy<'_> {
             requests.push((inner.io(layout.server_id(slot))?, request));
         }
         let replies: Vec<Result<CopyRangeReply>> = batch::ask_all(inner, requests, None);
+        let mut data_bytes = 0;
         for (slot, reply) in to_slots.into_iter().zip(replies) {
-            target.held.losses().note_change(slot, reply?.loss_epoch);
+            let CopyRangeReply { copied_bytes, loss_epoch, .. } = reply?;
+            target.held.losses().note_change(slot, loss_epoch);
+            data_bytes += copied_bytes;
         }
-        Ok(())
+        Ok(data_bytes)
     }
 
-    /// Data by data; what lies between is punched where the target has bytes.
-    fn through_memory(&self) -> Result<()> {
+    /// Data by data; what lies between is punched where the target has bytes. The bytes of data.
+    fn through_memory(&self) -> Result<u64> {
+        let mut data_bytes = 0;
         let end = self.from_offset + self.bytes;
         let target_bytes = self.to.open().live_bytes()?;
         let there = |offset: u64| self.to_offset + (offset - self.from_offset);
@@ -133,6 +150,7 @@ impl Copy<'_> {
             }
             let hole = self.from.seek_hole(at)?.map_or(end, |hole| hole.clamp(at, end));
             self.move_data(at, hole)?;
+            data_bytes += hole - at;
             at = hole;
         }
         // The last byte of a hole at the end lets the target reach so far, and takes nothing from others who
@@ -140,7 +158,7 @@ impl Copy<'_> {
         if self.to.open().live_bytes()? < there(end) {
             self.to.write_at(&[0], there(end) - 1)?;
         }
-        Ok(())
+        Ok(data_bytes)
     }
 
     /// Reads one buffer while the other is being written.

@@ -92,6 +92,7 @@ pub use arena::Arena;
 pub use at::At;
 pub use calls::PendingCall;
 pub use client::Client;
+pub use copy::Copied;
 pub use deadline::{Operation, end_waits_when};
 pub use dial::{Dial, Dialled, Fallback, Greet, Transport, Wish};
 pub use directory::ReadDir;

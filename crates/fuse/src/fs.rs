@@ -78,6 +78,16 @@ pub(crate) struct OpenFile {
     ahead: Option<ReadAhead>,
     /// Whether set-id bits may have to be cleared by a write.
     set_id: AtomicBool,
+    told: Option<ToldSize>,
+}
+
+/// The size of a file that nobody was writing when it was opened.
+struct ToldSize {
+    bytes: u64,
+    /// Of [`Epochs`], from before the open was asked for.
+    epoch: u64,
+    /// Until then this mount is told of changes by others before they are acknowledged.
+    until: Instant,
 }
 
 /// Who may write a file.

@@ -53,6 +53,11 @@ impl Epochs {
     pub(crate) fn changed(&self, ino: u64) {
         self.of(ino).fetch_add(1, Ordering::SeqCst);
     }
+
+    /// The count of changes so far.
+    pub(crate) fn now(&self, ino: u64) -> u64 {
+        self.of(ino).load(Ordering::SeqCst)
+    }
 }
 
 /// What a read needs besides its place.
@@ -63,22 +68,26 @@ pub(crate) struct Reader<'a> {
     pub(crate) file: &'a File,
     /// How long a chunk may be believed.
     pub(crate) valid: Duration,
+    /// The size of the file, if it is known.
+    pub(crate) told_bytes: Option<u64>,
 }
 
 impl Reader<'_> {
     fn circumstances(&self) -> Circumstances {
         Circumstances {
-            epoch: self.epochs.of(self.file.ino()).load(Ordering::SeqCst),
+            epoch: self.epochs.now(self.file.ino()),
             now: Instant::now(),
             valid: self.valid,
             file_bytes: self.file.attr().size,
         }
     }
 
-    /// Reads from the servers.
+    /// Reads from the servers. What lies beyond the end of a file is not asked for, where that is known: the server that has
+    /// no more bytes of the file does not know whether another one has.
     pub(crate) fn read(&self, offset: u64, bytes: usize, mut answer: impl Answer) {
         let body = answer.body();
-        let room = bytes.min(body.len());
+        let left = self.told_bytes.map_or(u64::MAX, |told| told.saturating_sub(offset));
+        let room = bytes.min(body.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
         let read = self.file.read_at(&mut body[..room], offset);
         answer.send(read.map_err(Errno::from));
     }

@@ -1,6 +1,6 @@
 //! Open files: what is read and written, and when the servers are told of it.
 
-use super::{EXECUTE_BITS, NEW_MODE, OpenFile, READ_AHEAD_VALID, WeftFs};
+use super::{EXECUTE_BITS, NEW_MODE, OpenFile, READ_AHEAD_VALID, ToldSize, WeftFs};
 use crate::kernel::answer::Answer;
 use crate::locks::Lockers;
 use crate::notify::ALL_BYTES;
@@ -47,14 +47,19 @@ impl WeftFs {
         if file.created() {
             self.notes.lock(&attr.ino).entry(attr.ino).or_default().created = Some(Instant::now());
         }
-        let opened = self.add_file(file, flags);
+        let opened = self.add_file(file, flags, None);
         self.truncated_at_open(who, &opened, flags)?;
         Ok((self.tell_entry(&asked, parent, attr), opened))
     }
 
     pub(crate) fn open(&self, who: Process, node: u64, flags: i32) -> Outcome<Opened> {
-        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
-        let opened = self.add_file(file, flags);
+        let ino = self.ino(node);
+        let (epoch, asked) = (self.epochs.now(ino), self.coherence.ask());
+        let file = self.callers.client(who).open(At::ino(ino), &open_options(flags))?;
+        let attr = file.attr();
+        let until = Instant::now() + self.coherence.valid(&asked).min(self.behaviour.attr_timeout);
+        let told = (!attr.size_live).then_some(ToldSize { bytes: attr.size, epoch, until });
+        let opened = self.add_file(file, flags, told);
         self.truncated_at_open(who, &opened, flags)?;
         Ok(opened)
     }
@@ -68,7 +73,7 @@ impl WeftFs {
         self.clear_set_id(&open)
     }
 
-    fn add_file(&self, file: File, flags: i32) -> Opened {
+    fn add_file(&self, file: File, flags: i32, told: Option<ToldSize>) -> Opened {
         let attr = file.attr();
         let append = flags & libc::O_APPEND != 0;
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
@@ -87,6 +92,7 @@ impl WeftFs {
             writable,
             ahead,
             set_id,
+            told: told.filter(|_| flags & libc::O_DIRECT == 0 && self.behaviour.cache != CacheMode::Never),
         });
         if writable {
             self.writers.lock(&attr.ino).entry(attr.ino).or_default().open.push(open.clone());
@@ -101,6 +107,14 @@ impl WeftFs {
         let direct_io =
             self.behaviour.cache == CacheMode::Never || streamed || write_only || (append && writable);
         Opened { handle, direct_io, keep_cache }
+    }
+
+    /// The size of an open file that nobody was writing when it was opened, and that nobody has changed, or opened for writing, since
+    /// then: its servers need not be asked for it. Who does is not answered before this mount was told.
+    fn told_bytes(&self, open: &OpenFile) -> Option<u64> {
+        let ToldSize { bytes, epoch, until } = open.told.as_ref()?;
+        let holds = self.epochs.now(open.ino) == *epoch && Instant::now() < *until;
+        holds.then_some(*bytes)
     }
 
     /// Whether a file that is being opened is read past the page cache, with reading ahead here: large, only read, and no
@@ -163,6 +177,7 @@ impl WeftFs {
             epochs: &self.epochs,
             file: &open.file,
             valid: self.behaviour.attr_timeout.min(READ_AHEAD_VALID),
+            told_bytes: self.told_bytes(&open),
         };
         match &open.ahead {
             Some(ahead) => ahead.read(&reader, offset, bytes, answer),
@@ -302,10 +317,14 @@ impl WeftFs {
     ) -> Outcome<u64> {
         let (from, to) = (self.file(from)?, self.file(to)?);
         self.changed_by(who, &to)?;
-        let copied = self.callers.root().copy_range(&from.file, from_offset, &to.file, to_offset, bytes);
-        self.blocks.reserved(to.ino);
+        let from_bytes = self.told_bytes(&from);
+        let root = self.callers.root();
+        let copied = root.copy_range_of(&from.file, from_offset, from_bytes, &to.file, to_offset, bytes);
+        if !copied.as_ref().is_ok_and(|copied| copied.hole_bytes == 0) {
+            self.blocks.reserved(to.ino);
+        }
         self.changed(to.ino);
-        Ok(copied?)
+        Ok(copied?.bytes)
     }
 
     /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.

@@ -1,0 +1,95 @@
+//! How many messages common work on a mount takes, beside what it leads to.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::Duration;
+use weft_client::Client;
+use weft_tests::{Cluster, wait_until};
+use weft_wire::Op;
+
+/// How often any server was asked this.
+fn asked(client: &Client, op: Op) -> u64 {
+    let counts = client.server_status(false).into_iter().flat_map(|(_, status)| status.unwrap().operations);
+    counts.filter(|count| count.op == op as u16).map(|count| count.count).sum()
+}
+
+fn contents(file: usize) -> Vec<u8> {
+    (0..file * 397).map(|at| (at * 7 + file) as u8).collect()
+}
+
+/// The server that has no more bytes of a file does not know whether another one has, and holes only servers know.
+#[test]
+fn servers_are_not_asked_how_far_files_reach_that_nobody_writes() {
+    const FILES: usize = 60;
+    let cluster = Cluster::start(4);
+    let (writer, reader) = (cluster.mount(), cluster.mount());
+    for file in 0..FILES {
+        fs::write(writer.join(format!("{file}")), contents(file)).unwrap();
+    }
+    let client = cluster.client();
+    let before = asked(&client, Op::Size);
+    for file in 0..FILES {
+        let (path, copy) = (reader.join(format!("{file}")), reader.join(format!("copy {file}")));
+        assert!(fs::read(&path).unwrap() == contents(file), "{file}");
+        // By copy_file_range(2).
+        assert_eq!(fs::copy(&path, &copy).unwrap(), contents(file).len() as u64);
+        assert!(fs::read(&copy).unwrap() == contents(file), "the copy of {file}");
+        let blocks = fs::metadata(&copy).unwrap().blocks();
+        assert!(blocks * 512 >= contents(file).len() as u64);
+        fs::remove_file(&copy).unwrap();
+    }
+    assert_eq!(asked(&client, Op::Size) - before, 0);
+}
+
+/// What is told of a file that somebody writes can be read at once, also by who has had it open since before.
+#[test]
+fn a_file_that_another_mount_extends_is_read_as_far_as_its_attributes_say() {
+    let cluster = Cluster::start(2);
+    let (writer, reader) = (cluster.mount(), cluster.mount());
+    for round in 0..15_u64 {
+        let name = format!("log {round}");
+        fs::write(writer.join(&name), [1; 10]).unwrap();
+        let file = File::open(reader.join(&name)).unwrap();
+        let log = File::options().write(true).open(writer.join(&name)).unwrap();
+        log.write_all_at(&[2; 5000], 10).unwrap();
+        wait_until("the new size is seen", Duration::from_secs(30), || {
+            file.metadata().unwrap().len() == 5010
+        });
+        let mut back = [0; 6000];
+        assert_eq!(file.read_at(&mut back, 10).unwrap(), 5000, "round {round}");
+        assert!(back[..5000] == [2; 5000]);
+        // Opened while nobody writes, extended and closed meanwhile.
+        drop(log);
+        let file = File::open(reader.join(&name)).unwrap();
+        let log = File::options().append(true).open(writer.join(&name)).unwrap();
+        std::io::Write::write_all(&mut &log, &[3; 100]).unwrap();
+        drop(log);
+        assert_eq!(file.read_at(&mut back, 5010).unwrap(), 100, "round {round}");
+    }
+}
+
+/// A copy with holes takes less space than its size, also a small one.
+#[test]
+fn a_copy_with_holes_says_so() {
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    let file = File::create_new(mount.join("sparse")).unwrap();
+    file.write_all_at(&[1; 100], 60_000).unwrap();
+    let (from, to) = (File::open(mount.join("sparse")).unwrap(), mount.join("copy"));
+    let copy = File::create_new(&to).unwrap();
+    let mut copied = 0;
+    while copied < 60_100 {
+        // SAFETY: no memory is passed.
+        let bytes = unsafe {
+            use std::os::fd::AsRawFd;
+            let null = std::ptr::null_mut();
+            libc::copy_file_range(from.as_raw_fd(), null, copy.as_raw_fd(), null, 1 << 20, 0)
+        };
+        assert!(bytes > 0, "{}", std::io::Error::last_os_error());
+        copied += bytes;
+    }
+    drop(copy);
+    let status = fs::metadata(&to).unwrap();
+    assert_eq!(status.len(), 60_100);
+    assert!(status.blocks() * 512 < 30_000, "{} blocks", status.blocks());
+}
