@@ -22,6 +22,9 @@ use crate::{File, Result, batch};
 const SERVER_BYTES_MAX: u64 = 64 << 20;
 /// What passes through the client at once.
 const BUFFER_BYTES: u64 = 4 << 20;
+/// A range of at most so many bytes that passes through the client is moved with its holes: to ask every server where they are
+/// would take longer.
+const SMALL_BYTES: u64 = 64 << 10;
 
 fn invalid(text: impl Into<String>) -> Error {
     Error::new("CopyRange", ErrorKind::Invalid, text)
@@ -134,14 +137,22 @@ impl Copy<'_> {
 
     /// Data by data; what lies between is punched where the target has bytes. The bytes of data.
     fn through_memory(&self) -> Result<u64> {
-        let mut data_bytes = 0;
         let end = self.from_offset + self.bytes;
-        let target_bytes = self.to.open().live_bytes()?;
+        if self.bytes <= SMALL_BYTES {
+            self.move_data(self.from_offset, end)?;
+            return Ok(self.bytes);
+        }
         let there = |offset: u64| self.to_offset + (offset - self.from_offset);
-        let mut at = self.from_offset;
+        let (mut at, mut data_bytes, mut target_bytes) = (self.from_offset, 0, None);
+        let mut ends_with_hole = false;
         while at < end {
             let data = self.from.seek_data(at)?.map_or(end, |data| data.min(end));
-            if data > at {
+            ends_with_hole = data > at;
+            if ends_with_hole {
+                let target_bytes = match target_bytes {
+                    Some(bytes) => bytes,
+                    None => *target_bytes.insert(self.to.open().live_bytes()?),
+                };
                 if there(at) < target_bytes {
                     self.to.punch(there(at), data - at)?;
                 }
@@ -155,7 +166,7 @@ impl Copy<'_> {
         }
         // The last byte of a hole at the end lets the target reach so far, and takes nothing from others who
         // extend it.
-        if self.to.open().live_bytes()? < there(end) {
+        if ends_with_hole && self.to.open().live_bytes()? < there(end) {
             self.to.write_at(&[0], there(end) - 1)?;
         }
         Ok(data_bytes)
