@@ -1,6 +1,6 @@
 //! What one mount caches, and that it never shows: two mounts of one cluster that look at each other.
 //!
-//! Every check has the other mount look first, so that it has something to believe, and look again at once after the change.
+//! Every check has the other mount look first, so that it has something cached, and look again at once after the change.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ fn two_mounts(cluster: &Cluster, arguments: &[&str]) -> [Mount; 2] {
     mounts
 }
 
-/// Only a mount that watches believes anything.
+/// Only a mount that watches caches anything.
 fn wait_for_watches(cluster: &Cluster, count: u64) {
     let client = cluster.client();
     wait_until("the mounts watch", Duration::from_secs(60), || gauge(&client, "watching_clients") >= count);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weft_test_needs::Need;
 use weft_tests::{Cluster, is_mounted, sh_in, wait_until};
 
-/// Later than what is read ahead is believed.
+/// Later than what is read ahead is valid.
 const STALE_MAX: Duration = Duration::from_millis(1100);
 
 /// A small tree with what trees have: sizes around strip and page bounds, links, modes, odd names, an empty directory.

@@ -85,7 +85,7 @@ fn a_listing_is_kept_until_the_directory_changes() {
         names.sort();
         names.concat()
     };
-    // Not at once where the time for which attributes are believed ends in between.
+    // Not at once where the time for which attributes are cached ends in between.
     wait_until("a listing that asks nobody", PATIENCE, || {
         assert_eq!(list(), "abc");
         let before = pages_asked(&client);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each call has returned before the next one begins, mostly on the other mount, whose kernel has seen all that there was before. So
-//! whatever differs was believed for too long.
+//! whatever differs was cached for too long.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};

@@ -285,7 +285,7 @@ impl Client {
         self.meta(&WatchRequest { epoch, acknowledged, at_once, end: false })
     }
 
-    /// Watches no longer: this client believes nothing any more of what it was told.
+    /// Watches no longer: this client holds no leases any more.
     pub fn end_watch(&self) -> Result<()> {
         let request = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: true };
         let requests = [(self.inner.meta(), request)];

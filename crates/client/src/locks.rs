@@ -119,7 +119,7 @@ pub enum LockWait<'a> {
 /// Locks through an open file.
 impl OpenFile {
     /// Fails once locks of this open file are lost. While it has some, a connection that was lost is noticed
-    /// here, and made again before anything is done in the belief that they hold.
+    /// here, and made again before anything is done that relies on them.
     pub(crate) fn check_locks(&self) -> Result<(), Error> {
         if self.held.has_locks() {
             self.inner.look_after_locks()?;

@@ -1,4 +1,4 @@
-//! What this mount was told and may believe, and how it forgets.
+//! What this mount was told, what the kernel may cache of it, and how both forget.
 //!
 //! ```text
 //!   request ─► ask() ─► servers ─► reply: valid(asked)           no longer than the lease from before it was asked,
@@ -13,17 +13,17 @@
 //! before or after a note is its business: attributes have versions, and so have names where all of them are
 //! forgotten at once. A single name has none, so that it is not forgotten alone where the kernel was told of
 //! one in its directory a moment ago. And an inode of which the kernel was told may not be known to it yet:
-//! then the note is repeated. Which inodes need a note is decided in `belief.rs`; what follows from a change of
+//! then the note is repeated. Which inodes need a note is decided in `kernel_cache.rs`; what follows from a change of
 //! others is in `changes.rs`.
 //!
 //! **Locks.** A note about a name waits for the directory's lock in the kernel, which an operation of this
 //! mount holds while it waits for its reply; that reply may wait for another mount, which waits for this one.
 //! So names are forgotten by a thread of its own, and where it does not come through at once, the kernel
 //! forgets all names instead, which takes no lock. A kernel that cannot do that (before Linux 6.16) is never
-//! told to believe a name, and there is nothing to be forgotten.
+//! allowed to cache a name, and there is nothing to be forgotten.
 
-use crate::belief::Belief;
 use crate::forgetting::Forgetting;
+use crate::kernel_cache::CachedInode;
 use crate::notify::{ALL_BYTES, Notes};
 use crate::refills::pages_of;
 use std::collections::HashSet;
@@ -63,7 +63,7 @@ struct Directory {
     /// All of its names, and perhaps some that are gone, where it was made here and nobody else has changed
     /// it.
     names: Option<HashSet<Box<[u8]>>>,
-    /// When the kernel was last told to believe a name in it.
+    /// When the kernel was last allowed to cache a name in it.
     names_told: Option<Instant>,
 }
 
@@ -84,11 +84,11 @@ pub(crate) struct Coherence {
     watch: Arc<Watch>,
     root_ino: u64,
     root_node: u64,
-    /// Whether the kernel is to believe names.
-    believe_names: bool,
+    /// Whether the kernel is to cache names.
+    caches_names: bool,
     notes: OnceLock<Arc<Notes>>,
     forgetting: OnceLock<Forgetting>,
-    nodes: Sharded<u64, Belief>,
+    nodes: Sharded<u64, CachedInode>,
     directories: Sharded<u64, Directory>,
     /// When this mount last removed or moved something that may be a directory, in nanoseconds from `begin`.
     removed_at: AtomicU64,
@@ -99,15 +99,15 @@ pub(crate) struct Coherence {
 
 impl Coherence {
     /// Of a mount whose root is inode `root_ino`, known to the kernel as `root_node`.
-    pub(crate) fn new(client: &Client, root_ino: u64, root_node: u64, believe_names: bool) -> Coherence {
-        let nodes: Sharded<u64, Belief> = Sharded::default();
+    pub(crate) fn new(client: &Client, root_ino: u64, root_node: u64, caches_names: bool) -> Coherence {
+        let nodes: Sharded<u64, CachedInode> = Sharded::default();
         // The kernel never forgets the root.
-        nodes.lock(&root_ino).insert(root_ino, Belief::new(u64::MAX, Instant::now()));
+        nodes.lock(&root_ino).insert(root_ino, CachedInode::new(u64::MAX, Instant::now()));
         Coherence {
             watch: Arc::new(Watch::new(client)),
             root_ino,
             root_node,
-            believe_names,
+            caches_names,
             notes: OnceLock::new(),
             forgetting: OnceLock::new(),
             nodes,
@@ -123,12 +123,12 @@ impl Coherence {
         self.watch.ask()
     }
 
-    /// How much longer the reply may be believed.
+    /// How much longer the reply is valid.
     pub(crate) fn valid(&self, asked: &Asked) -> Duration {
         self.watch.valid(asked)
     }
 
-    /// Believes nothing any more, and tells the server so.
+    /// Nothing is cached any more, and the server is told so.
     pub(crate) fn end(&self) {
         self.watch.end();
     }
@@ -143,14 +143,14 @@ impl Coherence {
     /// The kernel is about to be told of an inode once more.
     pub(crate) fn looked_up(&self, ino: u64) {
         let now = Instant::now();
-        self.nodes.lock(&ino).entry(ino).or_insert_with(|| Belief::new(0, now)).looked_up(now);
+        self.nodes.lock(&ino).entry(ino).or_insert_with(|| CachedInode::new(0, now)).looked_up(now);
     }
 
     /// The kernel has forgotten so many of them. Returns whether it knows the inode no more.
     pub(crate) fn let_go(&self, ino: u64, lookups: u64) -> bool {
         let mut shard = self.nodes.lock(&ino);
-        let Some(belief) = shard.get_mut(&ino) else { return true };
-        let gone = ino != self.root_ino && belief.let_go(lookups);
+        let Some(inode) = shard.get_mut(&ino) else { return true };
+        let gone = ino != self.root_ino && inode.let_go(lookups);
         if gone {
             shard.remove(&ino);
             drop(shard);
@@ -162,31 +162,31 @@ impl Coherence {
     /// The kernel may keep pages of a file from now on.
     pub(crate) fn opened(&self, ino: u64) {
         let now = Instant::now();
-        self.nodes.lock(&ino).entry(ino).or_insert_with(|| Belief::new(0, now)).opened(now);
+        self.nodes.lock(&ino).entry(ino).or_insert_with(|| CachedInode::new(0, now)).opened(now);
     }
 
-    /// The kernel is about to be told these attributes; returns how long it may believe them: no longer than
+    /// The kernel is about to be told these attributes; returns how long it may cache them: no longer than
     /// `most`.
-    pub(crate) fn believe(&self, asked: &Asked, attr: &Attr, most: Duration) -> Duration {
+    pub(crate) fn may_cache(&self, asked: &Asked, attr: &Attr, most: Duration) -> Duration {
         let ino = attr.ino;
         let mut shard = self.nodes.lock(&ino);
-        let Some(belief) = shard.get_mut(&ino) else { return Duration::ZERO };
-        // Under the lock, so that who forgets sees either what is believed, or is seen.
+        let Some(inode) = shard.get_mut(&ino) else { return Duration::ZERO };
+        // Under the lock, so that who forgets sees either what is cached, or is seen.
         let (now, valid) = (Instant::now(), self.valid(asked));
-        if belief.hides_a_change(attr, now, valid, self.watch.is_undisturbed(asked)) {
+        if inode.hides_a_change(attr, now, valid, self.watch.is_undisturbed(asked)) {
             drop(shard);
             self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE);
             return Duration::ZERO;
         }
-        belief.tell(now, if attr.size_live { Duration::ZERO } else { valid.min(most) })
+        inode.tell(now, if attr.size_live { Duration::ZERO } else { valid.min(most) })
     }
 
-    /// The kernel is about to be told of a name in this directory; returns how long it may believe it: no
+    /// The kernel is about to be told of a name in this directory; returns how long it may cache it: no
     /// longer than `most`.
-    pub(crate) fn believe_name(&self, asked: &Asked, dir: u64, most: Duration) -> Duration {
+    pub(crate) fn may_cache_name(&self, asked: &Asked, dir: u64, most: Duration) -> Duration {
         let mut shard = self.directories.lock(&dir);
         let valid = self.valid(asked).min(most);
-        if valid.is_zero() || !self.names_may_be_believed() {
+        if valid.is_zero() || !self.may_cache_names() {
             return Duration::ZERO;
         }
         let directory = shard.entry(dir).or_insert_with(|| Directory::new(asked.at()));
@@ -194,9 +194,9 @@ impl Coherence {
         valid
     }
 
-    /// Whether the kernel is to believe names, and can be told to forget them without waiting for its locks.
-    fn names_may_be_believed(&self) -> bool {
-        self.believe_names && self.notes.get().is_some_and(|notes| notes.can_forget_all_names())
+    /// Whether the kernel is to cache names, and can be told to forget them without waiting for its locks.
+    fn may_cache_names(&self) -> bool {
+        self.caches_names && self.notes.get().is_some_and(|notes| notes.can_forget_all_names())
     }
 
     /// This mount has changed attributes of an inode in a way that the kernel does not know of.
@@ -212,8 +212,8 @@ impl Coherence {
     /// for reads of it that are under way.
     pub(crate) fn contents_changed(&self, ino: u64) {
         self.watch.count_forgetting();
-        if let Some(belief) = self.nodes.lock(&ino).get_mut(&ino) {
-            belief.changed(true, Instant::now());
+        if let Some(inode) = self.nodes.lock(&ino).get_mut(&ino) {
+            inode.changed(true, Instant::now());
         }
         if let Some(notes) = self.notes.get() {
             notes.inode(self.node(ino), Some(ALL_BYTES));
@@ -223,7 +223,7 @@ impl Coherence {
     /// The kernel is about to be told attributes of a file as the reply to a change of them.
     pub(crate) fn attributes_set(&self, ino: u64) {
         let now = Instant::now();
-        if self.nodes.lock(&ino).get(&ino).is_some_and(|belief| belief.has_suspect_pages(now)) {
+        if self.nodes.lock(&ino).get(&ino).is_some_and(|inode| inode.has_suspect_pages(now)) {
             self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE);
         }
     }
@@ -318,7 +318,7 @@ impl Coherence {
         }
     }
 
-    /// How much longer a name may be believed to be missing, if it is known to be.
+    /// How much longer a name is known to be missing, if it is.
     pub(crate) fn is_missing(&self, asked: &Asked, dir: u64, name: &[u8]) -> Option<Duration> {
         let shard = self.directories.lock(&dir);
         let directory = shard.get(&dir)?;

@@ -13,14 +13,14 @@
 //! cached name or a cached page gives nothing away to a user who may not have it; and by the metadata server with
 //! the caller's user, group and supplementary groups, which decides.
 //!
-//! **Caching.** Attributes, names and names that are missing are believed while the servers tell of changes by others
+//! **Caching.** Attributes, names and names that are missing are cached while the servers tell of changes by others
 //! (`coherence.rs`), and no longer than the timeouts of the mount. The size of a file that somebody else may be writing is not
-//! believed at all. An `open` always asks the metadata server: if size or modification time are not what they were at the open
+//! cached at all. An `open` always asks the metadata server: if size or modification time are not what they were at the open
 //! before, or somebody may be writing, the cached pages of the file go. So whoever looks after another client has closed a file
 //! sees all of it.
 //!
 //! **Large files** that are only read go past the page cache, as filling it is most of the kernel's work then; what it would
-//! have read ahead is read ahead here (`read_ahead.rs`), and believed for a second at most.
+//! have read ahead is read ahead here (`read_ahead.rs`), and kept for a second at most.
 //!
 //! **Writes** go straight to the I/O servers (no write-back cache). What this mount has written is reported to the
 //! metadata server before attributes of that file are read or set, so `stat` after `write` is right at once, and a
@@ -55,7 +55,7 @@ use weft_wire::messages::{Attr, FileKind, Time, UMASK_SHIFT};
 pub(crate) const ROOT_NODE: u64 = 1;
 /// What the servers are told of the mode of something new: also the umask, for they know whether a default list counts instead.
 const NEW_MODE: u32 = 0o7777 | 0o777 << UMASK_SHIFT;
-/// How long what was read ahead is believed: a file may be written by somebody who has had it open all the time.
+/// How long what was read ahead is valid: a file may be written by somebody who has had it open all the time.
 const READ_AHEAD_VALID: Duration = Duration::from_secs(1);
 const EXECUTE_BITS: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 
@@ -128,7 +128,7 @@ pub(crate) struct WeftFs {
 impl WeftFs {
     /// A file system whose root is the directory `root_ino` of the cluster.
     pub(crate) fn new(client: &Client, root_ino: u64, behaviour: Behaviour) -> WeftFs {
-        let believe_names = !behaviour.entry_timeout.is_zero();
+        let caches_names = !behaviour.entry_timeout.is_zero();
         WeftFs {
             callers: Callers::new(client, behaviour.identities.clone()),
             root_ino,
@@ -138,7 +138,7 @@ impl WeftFs {
             writers: Sharded::default(),
             directories: Sharded::default(),
             notes: Sharded::default(),
-            coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
+            coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, caches_names)),
             closing: Closing::new(client),
             last_replies: LastReplies::default(),
             reports: Reports::default(),
@@ -204,10 +204,10 @@ impl WeftFs {
         self.told(asked, attr, LEASE)
     }
 
-    /// Attributes as this machine has them, to be believed for no longer than `most`.
+    /// Attributes as this machine has them, to be cached for no longer than `most`.
     fn told(&self, asked: &Asked, mut attr: Attr, most: Duration) -> Told {
         let blocks = self.blocks.of(self.callers.root(), &attr);
-        let attr_valid = self.coherence.believe(asked, &attr, most.min(self.behaviour.attr_timeout));
+        let attr_valid = self.coherence.may_cache(asked, &attr, most.min(self.behaviour.attr_timeout));
         attr.ino = self.node(attr.ino);
         let attr = self.callers.identities().here(attr);
         Told { attr, blocks, attr_valid, entry_valid: Duration::ZERO }
@@ -219,7 +219,7 @@ impl WeftFs {
         self.coherence.looked_up(attr.ino);
         self.coherence.asked_in(asked, dir);
         let told = self.tell(asked, attr);
-        let entry_valid = self.coherence.believe_name(asked, dir, self.behaviour.entry_timeout);
+        let entry_valid = self.coherence.may_cache_name(asked, dir, self.behaviour.entry_timeout);
         Told { entry_valid, ..told }
     }
 

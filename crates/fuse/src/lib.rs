@@ -5,7 +5,6 @@
 
 mod attach;
 mod background;
-mod belief;
 mod closing;
 mod coherence;
 mod directory;
@@ -13,6 +12,7 @@ mod ending;
 mod forgetting;
 mod fs;
 mod kernel;
+mod kernel_cache;
 mod locks;
 mod mount;
 mod notify;

@@ -58,10 +58,10 @@ pub struct MountOptions {
     pub cache: CacheMode,
     /// From this size on a file is large for [`CacheMode::Auto`].
     pub stream_bytes_min: u64,
-    /// How long the kernel believes attributes at most. What others change it is told to forget, whatever this is; so a shorter
+    /// How long the kernel caches attributes at most. What others change it is told to forget, whatever this is; so a shorter
     /// time than the servers' lease only makes it ask more often.
     pub attr_timeout: Duration,
-    /// How long the kernel believes at most where a name leads, or that it is missing; otherwise as `attr_timeout`.
+    /// How long the kernel caches at most where a name leads, or that it is missing; otherwise as `attr_timeout`.
     pub entry_timeout: Duration,
     /// Whether the kernel's requests come through an io_uring.
     pub ring: RingUse,

@@ -28,9 +28,9 @@ pub(crate) struct Told {
     pub(crate) attr: Attr,
     /// The space that it takes, in units of 512 bytes.
     pub(crate) blocks: u64,
-    /// How long they may be believed.
+    /// How long they may be cached.
     pub(crate) attr_valid: Duration,
-    /// How long the name may be believed.
+    /// How long the name may be cached.
     pub(crate) entry_valid: Duration,
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) buffers: &'a Arc<ReadBuffers>,
     pub(crate) epochs: &'a Epochs,
     pub(crate) file: &'a File,
-    /// How long a chunk may be believed.
+    /// How long a chunk is valid.
     pub(crate) valid: Duration,
     /// The size of the file, if it is known.
     pub(crate) told_bytes: Option<u64>,

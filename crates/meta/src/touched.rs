@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   rename a/x -> b/y      names  (a, x) (b, y)      inodes  a, b: attributes   x's: attributes
-//!   open for writing       names  -                  inodes  the file: data     (its size is not to be believed from now on)
+//!   open for writing       names  -                  inodes  the file: data     (its size may change at any time from now on)
 //! ```
 
 use crate::MetaError;
@@ -73,7 +73,7 @@ fn holds_otherwise(before: &Inode, now: &Inode) -> bool {
     !before.is_dir() && (contents(before) != contents(now) || now.dirty_size && !before.dirty_size)
 }
 
-/// `before`, where that the size has become certain does not count: nobody has believed one that was not.
+/// `before`, where that the size has become certain does not count: nobody holds a lease on one that was not.
 fn as_settled(before: &Inode, now: &Inode) -> Inode {
     let (dirty_size, epoch, ever_written) = (now.dirty_size, now.epoch, now.ever_written);
     Inode { dirty_size, epoch, ever_written, ..before.clone() }

@@ -1,5 +1,5 @@
-//! The sessions that believe for a while what they were told. They are stored, so that a server that was killed knows on whom to
-//! wait before it changes anything: what each of them believes, it does not know any more.
+//! The sessions that may hold leases. They are stored, so that a server that was killed knows on whom to wait before it changes
+//! anything: on what each of them holds a lease, it does not know any more.
 
 use crate::caller::SessionId;
 use crate::engine::Engine;

@@ -1,7 +1,7 @@
 //! The cluster's keys as a running server has them: read at its start, and again whenever their file changes.
 //!
 //! ```text
-//!   cluster.key ──looked at every second──► KeyRing ──► proofs of servers        the key in use; any of them is believed
+//!   cluster.key ──looked at every second──► KeyRing ──► proofs of servers        the key in use; any of them is accepted
 //!                                              ├──────► secrets of issued keys   the key that issued it
 //!                                              ├──────► capabilities             signed with the key in use, checked with any
 //!                                              └──────► VerbsKeys                knocks: any
@@ -78,7 +78,7 @@ impl KeyRing {
         })
     }
 
-    /// What this server proves to other servers with, and then what else it believes them.
+    /// What this server proves to other servers with, and then what else it accepts from them.
     pub fn server_keys(&self) -> Vec<Key> {
         self.with(|keys| keys.iter().map(|key| key.server.clone()).collect())
     }

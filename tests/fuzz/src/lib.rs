@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(from_hex("zz"), None);
     }
 
-    /// A length that is believed, a flag that is not looked at, a cut: what decoders get wrong.
+    /// A length that is not checked, a flag that is not looked at, a cut: what decoders get wrong.
     #[test]
     fn faults_are_found_within_a_moment() {
         let trusts_a_length = |bytes: &[u8]| {

@@ -48,13 +48,13 @@ impl Coherence {
                 names.push(change);
             }
         }
-        if !names.is_empty() && self.names_may_be_believed() {
+        if !names.is_empty() && self.may_cache_names() {
             self.forget_names(&names);
         }
     }
 
     fn forget_inode(&self, ino: u64, data: bool) {
-        let forget = self.nodes.lock(&ino).get_mut(&ino).map(|belief| belief.changed(data, Instant::now()));
+        let forget = self.nodes.lock(&ino).get_mut(&ino).map(|inode| inode.changed(data, Instant::now()));
         let Some(forget) = forget.filter(|forget| forget.attributes || forget.pages) else { return };
         let Some(notes) = self.notes.get() else { return };
         let node = self.node(ino);
@@ -71,7 +71,7 @@ impl Coherence {
     }
 
     fn was_told_lately(&self, ino: u64) -> bool {
-        self.nodes.lock(&ino).get(&ino).is_some_and(|belief| belief.told_at().elapsed() < KNOWN_PATIENCE)
+        self.nodes.lock(&ino).get(&ino).is_some_and(|inode| inode.told_at().elapsed() < KNOWN_PATIENCE)
     }
 
     fn forget_names(&self, names: &[&Change]) {
@@ -93,7 +93,7 @@ impl Coherence {
         for ino in self.nodes.keys() {
             self.forget_inode(ino, true);
         }
-        if let Some(notes) = self.notes.get().filter(|_| self.names_may_be_believed()) {
+        if let Some(notes) = self.notes.get().filter(|_| self.may_cache_names()) {
             let _ = notes.all_names();
         }
     }

@@ -46,7 +46,7 @@ impl WeftFs {
             }
             if let Some(attr) = item.attr {
                 let attr = self.with_own_changes(client, &asked, attr.clone());
-                let entry_valid = || self.coherence.believe_name(&asked, dir, name_valid);
+                let entry_valid = || self.coherence.may_cache_name(&asked, dir, name_valid);
                 let told = |attr| Told { entry_valid: entry_valid(), ..self.tell(&asked, attr) };
                 item.told = attr.map(told).ok();
             }

@@ -18,7 +18,7 @@ impl WeftFs {
         let asked = self.coherence.ask();
         let nothing = |left: Duration| {
             let most = left.min(self.behaviour.entry_timeout);
-            Ok(Found::Nothing { entry_valid: self.coherence.believe_name(&asked, dir, most) })
+            Ok(Found::Nothing { entry_valid: self.coherence.may_cache_name(&asked, dir, most) })
         };
         if let Some(left) = self.coherence.is_missing(&asked, dir, name.as_bytes()) {
             return nothing(left);

@@ -1,7 +1,7 @@
 //! Treating one finding: judged again, then repaired in one batch.
 //!
 //! Where a record cannot be read it goes, and what it leaves without a name, or a count, is found by the next
-//! check. An entry is believed where its inode is missing and it says "directory", as the directory's own
+//! check. An entry counts where its inode is missing and it says "directory", as the directory's own
 //! entries are there then; else it goes. What has no name comes to `lost+found`.
 
 use super::audit::Finding;

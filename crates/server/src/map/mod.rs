@@ -3,7 +3,7 @@
 //!
 //! Three tell where a server is: the cluster file that the metadata server reads, an operator (`weft server
 //! move`), and the server itself, when it says which storage it has. Any of them may be behind the others, so
-//! none is believed for what it says, only for what it says *anew*: each is compared with its own last word.
+//! none counts for what it says, only for what it says *anew*: each is compared with its own last word.
 //!
 //! ```text
 //!   cluster file   a:1 ──► a:1 ──────────────► b:2      its word of before is kept: an old file changes nothing

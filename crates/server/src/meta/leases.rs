@@ -1,4 +1,4 @@
-//! Who was told what, and until when it may be believed: a table without I/O and without a clock.
+//! Who holds a lease on what, and until when: a table without I/O and without a clock.
 //!
 //! ```text
 //!   inode 7 ─► [session A until 11 s, session B until 14 s]      a lease on its attributes and data, and if it is a directory
@@ -38,7 +38,7 @@ pub(crate) struct Holder {
 pub(crate) struct Concerned {
     /// Who.
     pub session: SessionId,
-    /// How long he believes otherwise at most.
+    /// When its lease ends.
     pub until: Instant,
     /// The lease on this directory is over: all names are to be forgotten.
     pub all_names: bool,
@@ -63,7 +63,7 @@ impl Leases {
         self.young.len() + self.old.len()
     }
 
-    /// `session` is told of `ino` now, which it may believe until then, at most [`LEASE`] from now.
+    /// `session` is told of `ino` now, and gets a lease on it until then, at most [`LEASE`] from now.
     pub fn grant(&mut self, ino: u64, session: SessionId, now: Instant, until: Instant) {
         self.turn(now);
         let holders = self.young.entry(ino).or_default();
@@ -90,7 +90,7 @@ impl Leases {
         held(&self.young) || held(&self.old)
     }
 
-    /// `session` believes nothing any more.
+    /// `session` holds no lease any more.
     pub fn end(&mut self, session: SessionId) {
         for table in [&mut self.young, &mut self.old] {
             table.retain(|_, holders| {

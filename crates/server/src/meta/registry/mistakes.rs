@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    /// Whether a process and the metadata server find and believe each other.
+    /// Whether a process and the metadata server find each other and accept each other's keys.
     fn connect(&mut self, at: usize) -> Option<SessionId> {
         let meta = self.meta.as_ref()?;
         let process = &self.processes[at];
@@ -375,8 +375,8 @@ impl World {
         let found = known.map_or_else(|| in_file.clone(), |map| meta_server(map, &in_file));
         let is_found = found.addresses(endpoint::TCP).any(|address| address == meta.address);
         let (theirs, ours) = (process.keys.server_keys(), meta.keys.server_keys());
-        let is_believed = theirs.contains(&ours[0]) && ours.contains(&theirs[0]);
-        if !(is_found && is_believed) {
+        let is_accepted = theirs.contains(&ours[0]) && ours.contains(&theirs[0]);
+        if !(is_found && is_accepted) {
             return None;
         }
         let link = SessionId(self.random_id());

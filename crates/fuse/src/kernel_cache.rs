@@ -1,16 +1,16 @@
-//! What the kernel may believe of one inode: what it is told, and whether it has to be told to forget. Without I/O and without a clock.
+//! What the kernel may cache of one inode: its attributes, and for how long. Without I/O and without a clock.
 //!
 //! ```text
-//!   told   ───► believed for the rest of a lease ───► another changes it: a note
+//!   told   ───► cached for the rest of a lease ───► another changes it: a note
 //!                     ▲                                     │
 //!                     │ told once more, a second later      ▼
-//!                     └──────────────────────────────── in doubt: told, but believed for no time; changes need no note
+//!                     └─────────────────────────────── uncached: told, but for no time; changes need no note
 //! ```
 //!
 //! A note has a price: the kernel drops the replies about this inode that are on their way, and a `read` that waits for one goes by
-//! the size of before. That is right for what the note is about, which is not acknowledged yet; but a change shortly before, which was, would be
-//! missed. So there is no note where nothing is believed, and nothing is believed where changes come in bursts: for a while after
-//! each note, and until the kernel has heard once what there was after it.
+//! the size of before. That is right for what the note is about, which is not acknowledged yet; but a change shortly before, which was,
+//! would be missed. So there is no note where nothing is cached, and nothing is cached where changes come in bursts: for a while
+//! after each note, and until the kernel has heard once what there was after it.
 //!
 //! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where both are as before although
 //! something was changed, or may have been while nothing was promised, the status-change time tells. What it hears in reply to a change of
@@ -19,23 +19,23 @@
 use std::time::{Duration, Instant};
 use weft_wire::messages::{Attr, Time};
 
-/// How long nothing is believed after a note.
-const DOUBT: Duration = Duration::from_secs(1);
+/// How long nothing is cached after a note.
+const UNCACHED: Duration = Duration::from_secs(1);
 /// How long the kernel may take to hear what it is told.
 const HEARING: Duration = Duration::from_millis(100);
 
 /// An inode that the kernel knows or will know.
 #[derive(Debug)]
-pub(crate) struct Belief {
+pub(crate) struct CachedInode {
     lookups: u64,
     told: Instant,
-    believed_until: Option<Instant>,
-    doubt: Option<Doubt>,
+    cached_until: Option<Instant>,
+    uncached: Option<Uncached>,
     pages: Option<Box<Pages>>,
 }
 
 #[derive(Debug)]
-struct Doubt {
+struct Uncached {
     until: Instant,
     /// The kernel was told since it began.
     told: bool,
@@ -66,10 +66,10 @@ impl Pages {
     }
 }
 
-impl Belief {
+impl CachedInode {
     /// Of an inode that the kernel knows by so many lookups.
-    pub(crate) fn new(lookups: u64, now: Instant) -> Belief {
-        Belief { lookups, told: now, believed_until: None, doubt: None, pages: None }
+    pub(crate) fn new(lookups: u64, now: Instant) -> CachedInode {
+        CachedInode { lookups, told: now, cached_until: None, uncached: None, pages: None }
     }
 
     /// The kernel is about to be told of it once more.
@@ -94,25 +94,25 @@ impl Belief {
         self.pages.get_or_insert_with(|| Box::new(Pages { seen: None, suspect: true, promised_until: now }));
     }
 
-    /// The kernel is about to be told attributes, which hold for `valid`; returns for how long it may believe them.
+    /// The kernel is about to be told attributes, which hold for `valid`; returns for how long it may cache them.
     pub(crate) fn tell(&mut self, now: Instant, valid: Duration) -> Duration {
         self.told = now;
-        if self.is_in_doubt(now) || valid.is_zero() {
+        if self.is_uncached(now) || valid.is_zero() {
             return Duration::ZERO;
         }
-        self.believed_until = self.believed_until.max(Some(now + valid));
+        self.cached_until = self.cached_until.max(Some(now + valid));
         valid
     }
 
-    fn is_in_doubt(&mut self, now: Instant) -> bool {
-        let Some(doubt) = &mut self.doubt else { return false };
-        if !doubt.told {
-            doubt.told = true;
-            doubt.until = doubt.until.max(now + HEARING);
+    fn is_uncached(&mut self, now: Instant) -> bool {
+        let Some(uncached) = &mut self.uncached else { return false };
+        if !uncached.told {
+            uncached.told = true;
+            uncached.until = uncached.until.max(now + HEARING);
         }
-        let lasts = now < doubt.until;
+        let lasts = now < uncached.until;
         if !lasts {
-            self.doubt = None;
+            self.uncached = None;
         }
         lasts
     }
@@ -149,15 +149,15 @@ impl Belief {
 
     /// Another has changed it; `data`: also what it holds.
     pub(crate) fn changed(&mut self, data: bool, now: Instant) -> Forget {
-        let believed = self.believed_until.take().is_some_and(|until| until > now);
-        if believed {
-            self.doubt = Some(Doubt { until: now + DOUBT, told: false });
+        let was_cached = self.cached_until.take().is_some_and(|until| until > now);
+        if was_cached {
+            self.uncached = Some(Uncached { until: now + UNCACHED, told: false });
         }
         if let Some(pages) = self.pages.as_mut().filter(|_| data) {
-            pages.suspect = !believed;
-            return Forget { attributes: false, pages: believed };
+            pages.suspect = !was_cached;
+            return Forget { attributes: false, pages: was_cached };
         }
-        Forget { attributes: believed, pages: false }
+        Forget { attributes: was_cached, pages: false }
     }
 }
 
@@ -196,107 +196,107 @@ mod tests {
     }
 
     #[test]
-    fn what_is_believed_needs_a_note_and_what_is_not_needs_none() {
+    fn what_is_cached_needs_a_note_and_what_is_not_needs_none() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        assert_eq!(belief.changed(true, now), NOTHING);
-        assert_eq!(belief.tell(now, LEASE), LEASE);
-        assert_eq!(belief.changed(false, now), ATTRIBUTES);
-        assert_eq!(belief.changed(false, now), NOTHING);
+        let mut inode = CachedInode::new(1, now);
+        assert_eq!(inode.changed(true, now), NOTHING);
+        assert_eq!(inode.tell(now, LEASE), LEASE);
+        assert_eq!(inode.changed(false, now), ATTRIBUTES);
+        assert_eq!(inode.changed(false, now), NOTHING);
     }
 
     #[test]
-    fn what_was_believed_is_over_with_its_time() {
+    fn what_was_cached_is_over_with_its_time() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        belief.tell(now, LEASE);
-        belief.tell(now + MS, Duration::ZERO);
-        assert_eq!(belief.changed(false, now + LEASE), NOTHING);
+        let mut inode = CachedInode::new(1, now);
+        inode.tell(now, LEASE);
+        inode.tell(now + MS, Duration::ZERO);
+        assert_eq!(inode.changed(false, now + LEASE), NOTHING);
     }
 
     #[test]
-    fn nothing_is_believed_in_a_burst_of_changes() {
+    fn nothing_is_cached_in_a_burst_of_changes() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        belief.tell(now, LEASE);
-        assert_eq!(belief.changed(true, now), ATTRIBUTES);
+        let mut inode = CachedInode::new(1, now);
+        inode.tell(now, LEASE);
+        assert_eq!(inode.changed(true, now), ATTRIBUTES);
         for step in 0..9 {
             let at = now + step * 100 * MS;
-            assert_eq!(belief.tell(at, LEASE), Duration::ZERO);
-            assert_eq!(belief.changed(true, at), NOTHING);
+            assert_eq!(inode.tell(at, LEASE), Duration::ZERO);
+            assert_eq!(inode.changed(true, at), NOTHING);
         }
-        assert_eq!(belief.tell(now + DOUBT, LEASE), LEASE);
+        assert_eq!(inode.tell(now + UNCACHED, LEASE), LEASE);
     }
 
     #[test]
-    fn the_first_word_after_a_note_is_not_believed_however_late_it_is() {
+    fn the_first_reply_after_a_note_is_not_cached_however_late_it_is() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        belief.tell(now, LEASE);
-        belief.changed(true, now);
+        let mut inode = CachedInode::new(1, now);
+        inode.tell(now, LEASE);
+        inode.changed(true, now);
         let late = now + LEASE;
-        assert_eq!(belief.tell(late, LEASE), Duration::ZERO);
-        assert_eq!(belief.tell(late + MS, LEASE), Duration::ZERO);
-        assert_eq!(belief.tell(late + HEARING, LEASE), LEASE);
+        assert_eq!(inode.tell(late, LEASE), Duration::ZERO);
+        assert_eq!(inode.tell(late + MS, LEASE), Duration::ZERO);
+        assert_eq!(inode.tell(late + HEARING, LEASE), LEASE);
     }
 
     #[test]
-    fn pages_go_with_a_note_where_attributes_are_believed() {
+    fn pages_go_with_a_note_where_attributes_are_cached() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        belief.opened(now);
-        belief.tell(now, LEASE);
-        assert_eq!(belief.changed(false, now), ATTRIBUTES);
-        belief.tell(now, LEASE);
-        belief.tell(now + DOUBT, LEASE);
-        assert_eq!(belief.changed(true, now + DOUBT), PAGES);
+        let mut inode = CachedInode::new(1, now);
+        inode.opened(now);
+        inode.tell(now, LEASE);
+        assert_eq!(inode.changed(false, now), ATTRIBUTES);
+        inode.tell(now, LEASE);
+        inode.tell(now + UNCACHED, LEASE);
+        assert_eq!(inode.changed(true, now + UNCACHED), PAGES);
     }
 
     #[test]
     fn a_change_behind_an_old_size_and_time_is_found_by_the_other_time() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        belief.opened(now);
-        assert!(!belief.hides_a_change(&attr(5, 10, 10), now, LEASE, true));
+        let mut inode = CachedInode::new(1, now);
+        inode.opened(now);
+        assert!(!inode.hides_a_change(&attr(5, 10, 10), now, LEASE, true));
         // This mount has set the mode: nobody else has done anything.
-        assert!(!belief.hides_a_change(&attr(5, 10, 11), now, LEASE, true));
-        assert_eq!(belief.changed(true, now), NOTHING);
+        assert!(!inode.hides_a_change(&attr(5, 10, 11), now, LEASE, true));
+        assert_eq!(inode.changed(true, now), NOTHING);
         // Asked for before the change was heard of, so that it says nothing yet.
-        assert!(!belief.hides_a_change(&attr(5, 10, 11), now, LEASE, false));
-        assert!(belief.hides_a_change(&attr(5, 10, 12), now, LEASE, true));
-        assert!(!belief.hides_a_change(&attr(5, 10, 13), now, LEASE, true));
+        assert!(!inode.hides_a_change(&attr(5, 10, 11), now, LEASE, false));
+        assert!(inode.hides_a_change(&attr(5, 10, 12), now, LEASE, true));
+        assert!(!inode.hides_a_change(&attr(5, 10, 13), now, LEASE, true));
         // Long after, nobody would have said anything.
-        assert!(belief.hides_a_change(&attr(5, 10, 14), now + LEASE, LEASE, true));
+        assert!(inode.hides_a_change(&attr(5, 10, 14), now + LEASE, LEASE, true));
         // The kernel itself sees another size or time.
-        belief.changed(true, now + LEASE);
-        assert!(!belief.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
+        inode.changed(true, now + LEASE);
+        assert!(!inode.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
     }
 
     #[test]
     fn an_inode_is_gone_when_all_lookups_are() {
         let now = Instant::now();
-        let mut belief = Belief::new(0, now);
-        belief.looked_up(now);
-        belief.looked_up(now);
-        assert!(!belief.let_go(1));
-        assert!(belief.let_go(1));
+        let mut inode = CachedInode::new(0, now);
+        inode.looked_up(now);
+        inode.looked_up(now);
+        assert!(!inode.let_go(1));
+        assert!(inode.let_go(1));
     }
 
     #[test]
     fn pages_are_suspect_from_a_change_of_another_until_the_kernel_compares() {
         let now = Instant::now();
-        let mut belief = Belief::new(1, now);
-        assert!(!belief.has_suspect_pages(now), "there are none");
-        belief.opened(now);
-        assert!(belief.has_suspect_pages(now), "it has heard nothing yet");
-        belief.hides_a_change(&attr(5, 1, 1), now, LEASE, true);
-        assert!(!belief.has_suspect_pages(now));
-        assert!(belief.has_suspect_pages(now + LEASE), "nothing is promised any more");
-        belief.changed(false, now);
-        assert!(!belief.has_suspect_pages(now));
-        belief.changed(true, now);
-        assert!(belief.has_suspect_pages(now));
-        belief.hides_a_change(&attr(5, 2, 2), now, LEASE, true);
-        assert!(!belief.has_suspect_pages(now));
+        let mut inode = CachedInode::new(1, now);
+        assert!(!inode.has_suspect_pages(now), "there are none");
+        inode.opened(now);
+        assert!(inode.has_suspect_pages(now), "it has heard nothing yet");
+        inode.hides_a_change(&attr(5, 1, 1), now, LEASE, true);
+        assert!(!inode.has_suspect_pages(now));
+        assert!(inode.has_suspect_pages(now + LEASE), "nothing is promised any more");
+        inode.changed(false, now);
+        assert!(!inode.has_suspect_pages(now));
+        inode.changed(true, now);
+        assert!(inode.has_suspect_pages(now));
+        inode.hides_a_change(&attr(5, 2, 2), now, LEASE, true);
+        assert!(!inode.has_suspect_pages(now));
     }
 }
