@@ -543,6 +543,7 @@ fn measurements_end_with_figures_and_leave_nothing() {
     for (arguments, rows) in [
         (&["shared-file", "--clients", "2", "--io", "2", "--bytes", "1M"][..], 7),
         (&["latency", "--rounds", "50"], 6),
+        (&["list", "--entries", "30"], 5),
         (&["meta", "--files", "20", "--clients", "2"], 3),
         (&["meta", "--files", "20", "--clients", "1", "--threads", "2", "--tcp"], 3),
     ] {

@@ -98,9 +98,12 @@ fn measurements_are_printed_as_json_and_saved() {
     };
     let limits = bench(&["limits", "--clients", "2", "--bytes", "1M"]);
     assert!(limits["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{limits}");
+    sh_in(mount.path(), "mkdir listed; touch listed/1 listed/2 listed/3");
+    let key = cluster.key_file();
+    let list = bench(&["list", "--path", "listed", "--url", cluster.url(), "--key", text(&key)]);
+    assert_eq!(list["parameters"]["entries"], 3, "{list}");
     sh_in(&dir, "mkdir source out; seq 1000 > source/f");
     let (source, out, pid) = (dir.join("source"), dir.join("out"), mount.pid().to_string());
-    let key = cluster.key_file();
     let demo = [
         ["demo", "--url", cluster.url()],
         ["--mount", text(mount.path()), "--mount-pid"],

@@ -113,6 +113,25 @@ fn a_server_that_stays_away_is_named_in_bounded_time() {
     assert_eq!(client.stat("/lost", true).unwrap().size, 10_000);
 }
 
+/// Without time to try again, and without a moment of busy polling in which its answer would come.
+#[test]
+fn a_server_that_answers_is_heard_by_a_client_that_tries_once() {
+    let mut cluster = Cluster::start(1, 4096);
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let once = ConnectOptions { retry_timeout_ms: 0, spin_us: 0, ..cluster.options(transport) };
+        let client = Client::connect(&cluster.url(), once).unwrap();
+        for (server, reply) in client.server_status(false) {
+            assert!(reply.is_ok(), "{} by {transport:?}: {}", server.name, reply.unwrap_err());
+        }
+    }
+    let once = ConnectOptions { retry_timeout_ms: 0, ..cluster.options(Transport::Tcp) };
+    let client = Client::connect(&cluster.url(), once).unwrap();
+    cluster.stop_server(1);
+    let begin = Instant::now();
+    assert_eq!(client.server_status(false).iter().filter(|(_, reply)| reply.is_err()).count(), 1);
+    assert!(begin.elapsed().as_millis() < 900, "it was tried again: {:?}", begin.elapsed());
+}
+
 #[test]
 fn parent_and_child_both_go_on_after_a_fork() {
     for transport in [Transport::Tcp, Transport::Shm] {

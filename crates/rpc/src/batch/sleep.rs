@@ -8,7 +8,7 @@ use weft_transport::are_requests_held;
 
 use super::detached::reap_ready;
 use super::requests::Batch;
-use crate::call::{Call, State};
+use crate::call::{Call, SILENCE_MIN, State};
 use crate::deadline::{self, LOOK_EVERY};
 use crate::lane::Lane;
 use crate::options::Options;
@@ -17,8 +17,6 @@ use crate::wait::{PollSet, Waker};
 
 /// A server is not asked sooner whether it lives.
 const PING_AFTER_MIN: Duration = Duration::from_millis(100);
-/// A server that is silent for less is not given up.
-const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// How long a server may be silent about requests that were given up, and whose time is over.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -37,15 +35,22 @@ impl Batch {
         is_due
     }
 
-    /// Ends those that can do without an answer.
+    /// Ends those that can do without an answer, and have waited for long enough.
     fn end_hasty(&mut self, rpc: &Rpc) {
         let now = Instant::now();
-        for call in self.calls.iter_mut().filter(|call| call.hasty && call.is_over_at(now)) {
-            if let Some((.., since)) = call.sent().filter(|(_, answer, _)| !answer.is_ready()) {
-                rpc.note_failure(call.server, since, "no answer", false);
-                let error = call.timed_out(rpc, "no answer");
-                drop(call.leave(error));
-            }
+        let is_over = |call: &Call| {
+            let unanswered = call.sent().filter(|(_, answer, _)| !answer.is_ready());
+            unanswered.and_then(|(.., since)| call.hasty_end(since)).is_some_and(|end| end <= now)
+        };
+        if !self.calls.iter().any(is_over) {
+            return;
+        }
+        self.progress();
+        for call in self.calls.iter_mut().filter(|call| is_over(call)) {
+            let since = call.sent().map_or(now, |(.., since)| since);
+            rpc.note_failure(call.server, since, "no answer", false);
+            let error = call.timed_out(rpc, "no answer");
+            drop(call.leave(error));
         }
     }
 
@@ -58,7 +63,8 @@ impl Batch {
                 State::Sent { answer, since, .. } => {
                     answer.wake_on_ready(waker);
                     wake_at = wake_at.min(*since + reply_timeout).min(now + ping_after(options));
-                    wake_at = call.end.filter(|end| *end > now).map_or(wake_at, |end| wake_at.min(end));
+                    let end = call.hasty_end(*since).or(call.end).filter(|end| *end > now);
+                    wake_at = end.map_or(wake_at, |end| wake_at.min(end));
                 }
                 State::Ready { not_before } => wake_at = wake_at.min(not_before.unwrap_or(now)),
                 State::Done(_) => wake_at = now,

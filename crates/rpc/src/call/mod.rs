@@ -36,6 +36,9 @@ pub(crate) const BLOCKED_PAUSE: Duration = Duration::from_millis(1);
 /// How long it is tried to connect for a request that can do without the answer.
 const HASTY_RETRY: Duration = Duration::from_millis(200);
 
+/// A server that is silent for less is not given up.
+pub(crate) const SILENCE_MIN: Duration = Duration::from_secs(1);
+
 /// A request that moves bytes between a server and memory of this process.
 pub trait BulkRequest: Any + Send {
     /// The body of its message.
@@ -96,6 +99,8 @@ pub struct Call {
     pub(crate) end: Option<Instant>,
     /// It can do without the answer: then the connection stays.
     pub(crate) hasty: bool,
+    /// Then a server to which it was sent has at least this long to answer.
+    answer_wait_min: Duration,
     /// How long it is tried to connect.
     connect_patience: Duration,
 }
@@ -121,6 +126,7 @@ impl Call {
             pause: Duration::ZERO,
             end: deadline::end(rpc.options.timeout()),
             hasty: false,
+            answer_wait_min: Duration::ZERO,
             connect_patience: Duration::MAX,
         }
     }
@@ -130,10 +136,12 @@ impl Call {
         Call::new(rpc, server, R::OP, Content::Message(body::encode(request)), tag)
     }
 
-    /// Waits only so long, whatever the operation may take.
+    /// Waits only so long, whatever the operation may take. A server that was reached gets up to a second for
+    /// its answer even if the operation's time is over.
     pub fn patience(mut self, patience: Duration) -> Call {
         let end = Instant::now() + patience;
         self.end = Some(self.end.map_or(end, |before| before.min(end)));
+        self.answer_wait_min = patience.min(SILENCE_MIN);
         self.hasty = true;
         self.connect_patience = HASTY_RETRY;
         self
@@ -156,6 +164,12 @@ impl Call {
 
     pub(crate) fn is_over_at(&self, now: Instant) -> bool {
         self.end.is_some_and(|end| end <= now)
+    }
+
+    /// When it is given up although it was sent, at `since`: one that can do without the answer. `None`: not
+    /// for its time.
+    pub(crate) fn hasty_end(&self, since: Instant) -> Option<Instant> {
+        self.end.filter(|_| self.hasty).map(|end| end.max(since + self.answer_wait_min))
     }
 
     /// Whether a server may use memory of the caller's for it.
