@@ -12,6 +12,7 @@
 //!   test nfs-locks ... ok              │     slow: its locks against a mount's, tests/guest/nfs-locks.sh
 //!   test nfs-rdma ... ok               │     slow: the same client over RDMA, tests/guest/nfs-rdma.sh
 //!   test nfs-rdma-client ... ok        │     slow: `weft nfs` over RDMA on two servers, tests/guest/nfs-rdma-client.sh
+//!   test nfs-rdma-designs ... ok       │     slow: `weft nfs` on a gateway of both designs, tests/guest/nfs-rdma-designs.sh
 //!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
@@ -67,6 +68,7 @@ fn alone() -> Vec<Job> {
         nfs("nfs-locks", "nfs-locks.sh", &[]).seconds(400),
         nfs("nfs-rdma", "nfs-rdma.sh", &[]).env("WEFT_TEST_HOST", SERVER).seconds(400),
         nfs("nfs-rdma-client", "nfs-rdma-client.sh", &[]).seconds(900),
+        nfs("nfs-rdma-designs", "nfs-rdma-designs.sh", &[]).env("WEFT_TEST_HOST", SERVER).seconds(900),
         model("model-all").slow(),
         black_box("mount", &["a_large_"]).slow(),
         black_box("tools", &["without_rdma_libraries", "nothing_needs_root", "measurements"]).slow(),
