@@ -1,33 +1,51 @@
 //! Two futures of one task at once: the network and the disk of one transfer, or a request and the end of the server.
 
+use pin_project_lite::pin_project;
 use std::future::Future;
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-/// Drives both to their ends and returns both results.
-pub(crate) async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
-    let (mut first, mut second) = (pin!(first), pin!(second));
-    let (mut first_done, mut second_done) = (None, None);
-    std::future::poll_fn(move |cx| {
-        if first_done.is_none()
-            && let Poll::Ready(output) = first.as_mut().poll(cx)
+pin_project! {
+    /// See [`both`].
+    pub(crate) struct Both<A: Future, B: Future> {
+        #[pin]
+        first: A,
+        #[pin]
+        second: B,
+        first_done: Option<A::Output>,
+        second_done: Option<B::Output>,
+    }
+}
+
+/// Drives both to their ends and returns both results. As [`either`] a type of its own, since an `async fn` would hold its
+/// arguments twice.
+pub(crate) fn both<A: Future, B: Future>(first: A, second: B) -> Both<A, B> {
+    Both { first, second, first_done: None, second_done: None }
+}
+
+impl<A: Future, B: Future> Future for Both<A, B> {
+    type Output = (A::Output, B::Output);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this.first_done.is_none()
+            && let Poll::Ready(output) = this.first.poll(cx)
         {
-            first_done = Some(output);
+            *this.first_done = Some(output);
         }
-        if second_done.is_none()
-            && let Poll::Ready(output) = second.as_mut().poll(cx)
+        if this.second_done.is_none()
+            && let Poll::Ready(output) = this.second.poll(cx)
         {
-            second_done = Some(output);
+            *this.second_done = Some(output);
         }
-        match (first_done.take(), second_done.take()) {
+        match (this.first_done.take(), this.second_done.take()) {
             (Some(first), Some(second)) => Poll::Ready((first, second)),
             (first, second) => {
-                (first_done, second_done) = (first, second);
+                (*this.first_done, *this.second_done) = (first, second);
                 Poll::Pending
             }
         }
-    })
-    .await
+    }
 }
 
 /// The one of two that ended first.
@@ -36,16 +54,31 @@ pub(crate) enum Either<A, B> {
     Second(B),
 }
 
+pin_project! {
+    /// See [`either`].
+    pub(crate) struct FirstOf<A, B> {
+        #[pin]
+        first: A,
+        #[pin]
+        second: B,
+    }
+}
+
 /// Drives both until one ends; the other is dropped. Where both are ready, the first counts.
-pub(crate) async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
-    let (mut first, mut second) = (pin!(first), pin!(second));
-    std::future::poll_fn(move |cx| {
-        if let Poll::Ready(output) = first.as_mut().poll(cx) {
+pub(crate) fn either<A: Future, B: Future>(first: A, second: B) -> FirstOf<A, B> {
+    FirstOf { first, second }
+}
+
+impl<A: Future, B: Future> Future for FirstOf<A, B> {
+    type Output = Either<A::Output, B::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.first.poll(cx) {
             return Poll::Ready(Either::First(output));
         }
-        second.as_mut().poll(cx).map(Either::Second)
-    })
-    .await
+        this.second.poll(cx).map(Either::Second)
+    }
 }
 
 #[cfg(test)]

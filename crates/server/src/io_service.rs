@@ -57,9 +57,28 @@ impl<D: Disk> Service for IoService<D> {
         body: &[u8],
         bulk: &mut B,
     ) -> Result<Answer, Refusal> {
+        let (io, op) = (&self.io, header.op);
+        self.node.admit(session, header).await?;
+        match op {
+            Op::Read => io.read(session.client, session.decode(op, body)?, bulk).await,
+            Op::Write => io.write(session.client, session.decode(op, body)?, bulk).await,
+            // In a box, so that a read or write is not as large as the largest of them.
+            _ => Box::pin(self.dispatch_seldom(session, op, body, bulk)).await,
+        }
+    }
+}
+
+impl<D: Disk> IoService<D> {
+    /// All but reads and writes.
+    async fn dispatch_seldom<B: ServerBulk>(
+        &self,
+        session: &Session,
+        op: Op,
+        body: &[u8],
+        bulk: &mut B,
+    ) -> Result<Answer, Refusal> {
         use Op::*;
-        let (node, io, op) = (&self.node, &self.io, header.op);
-        node.admit(session, header).await?;
+        let (node, io) = (&self.node, &self.io);
         match op {
             Hello | Prove => node.is_proven(),
             MemoryProbe | SegmentAdd | SegmentDrop => node.not_over_this_transport(op),
@@ -69,8 +88,7 @@ impl<D: Disk> Service for IoService<D> {
             Space => io.space(status::disk_id(&node.shared)),
             NotedLayouts => io.noted_layouts(session.decode(op, body)?).await,
             VouchEmpty => io.vouch_empty(session.decode(op, body)?).await,
-            Read => io.read(session.client, session.decode(op, body)?, bulk).await,
-            Write => io.write(session.client, session.decode(op, body)?, bulk).await,
+            Read | Write => unreachable!("they are dispatched by themselves"),
             Sync => io.sync(session.decode(op, body)?).await,
             SyncAll => io.sync_all(session.decode(op, body)?).await,
             Size => io.size(session.decode(op, body)?),

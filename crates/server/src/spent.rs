@@ -8,9 +8,11 @@
 //! clock: they cost a few nanoseconds and are exact to a tick. What goes on at the same time (a unit comes in while the one before is
 //! written) counts for both.
 
+use pin_project_lite::pin_project;
 use std::cell::RefCell;
 use std::fmt;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use weft_log::coarse_ms;
 
 /// What a request may wait for.
@@ -159,27 +161,46 @@ fn change(change: impl FnOnce(&mut Request)) {
     });
 }
 
-/// Waits for `work`, which the current request needs.
-pub(crate) async fn during<F: Future>(part: Part, work: F) -> F::Output {
-    let mut work = pin!(work);
-    let begun_ms = coarse_ms();
-    let mut has_begun = false;
-    let output = std::future::poll_fn(|context| {
-        let polled = work.as_mut().poll(context);
-        if polled.is_pending() && !std::mem::replace(&mut has_begun, true) {
-            change(|request| request.begin(part, begun_ms));
+pin_project! {
+    /// See [`during`].
+    pub(crate) struct During<F> {
+        #[pin]
+        work: F,
+        part: Part,
+        // `None` until it is polled.
+        begun_ms: Option<u64>,
+        waits: bool,
+    }
+}
+
+/// Waits for `work`, which the current request needs. It is a type of its own, since an `async fn` would hold `work` twice.
+pub(crate) fn during<F: Future>(part: Part, work: F) -> During<F> {
+    During { work, part, begun_ms: None, waits: false }
+}
+
+impl<F: Future> Future for During<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let part = *this.part;
+        let begun_ms = *this.begun_ms.get_or_insert_with(coarse_ms);
+        let polled = this.work.poll(context);
+        if polled.is_pending() {
+            if !std::mem::replace(this.waits, true) {
+                change(|request| request.begin(part, begun_ms));
+            }
+            return polled;
+        }
+        let ms = coarse_ms().saturating_sub(begun_ms);
+        if *this.waits || ms > 0 {
+            change(|request| {
+                request.end(part);
+                request.add(part, ms);
+            });
         }
         polled
-    });
-    let output = output.await;
-    let ms = coarse_ms().saturating_sub(begun_ms);
-    if has_begun || ms > 0 {
-        change(|request| {
-            request.end(part);
-            request.add(part, ms);
-        });
     }
-    output
 }
 
 /// The current request is about this inode.
@@ -201,6 +222,7 @@ pub(crate) fn trace() -> u64 {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::pin::pin;
     use std::time::Duration;
     use weft_reactor::{Reactor, ReactorOptions};
 

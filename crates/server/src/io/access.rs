@@ -83,7 +83,9 @@ impl<'a, D: Disk> Access<'a, D> {
             && let Some(mut buffer) = self.sieve_buffer(&plan.groups)
         {
             let groups = fitting(&plan.groups, pieces, buffer.len());
-            return self.fill_by_sieving(&groups, plan.waits, pieces, memory, &mut buffer, work).await;
+            // In a box, as what is seldom: it makes every request larger.
+            let filling = self.fill_by_sieving(&groups, plan.waits, pieces, memory, &mut buffer, work);
+            return Box::pin(filling).await;
         }
         if plan.waits && pieces.len() > 1 {
             during(Part::Disk, self.file.fetch(pieces)).await;
@@ -171,7 +173,8 @@ impl<'a, D: Disk> Access<'a, D> {
             && let Some(mut buffer) = self.sieve_buffer(&plan.groups)
         {
             let groups = fitting(&plan.groups, pieces, buffer.len());
-            return self.store_by_sieving(&groups, plan.waits, pieces, memory, &mut buffer, work).await;
+            let storing = self.store_by_sieving(&groups, plan.waits, pieces, memory, &mut buffer, work);
+            return Box::pin(storing).await;
         }
         if plan.waits && pieces.len() > 1 {
             // Pages that are written in part are read before, all at once instead of one by one.

@@ -48,15 +48,18 @@ impl<D: Disk> IoPart<D> {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes, &|| bulk.is_gone()).await? {
+                if at > 0 {
+                    weft_reactor::yield_now().await;
+                }
                 let memory = [memory_of(&mut payload[at..at + unit.bytes as usize])];
                 let moved = file.access(Direction::Read, &unit.pieces, &memory, &mut work).await;
                 moved.map_err(placed)?;
                 at += unit.bytes as usize;
-                weft_reactor::yield_now().await;
             }
         } else {
             let transfer = Transfer { file, bulk, work: &mut work };
-            Reader { transfer, unput: None }.run(&mut units).await.map_err(placed)?;
+            // In a box, so that a small request has a small task.
+            Box::pin(Reader { transfer, unput: None }.run(&mut units)).await.map_err(placed)?;
         }
         let body = body::encode(&ReadReply { filled_bytes, local_bytes, work: work.done(self) });
         Ok(Answer { body, payload, moved_bytes: filled_bytes })

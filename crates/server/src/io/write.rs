@@ -14,6 +14,7 @@ use std::io::IoSliceMut;
 use weft_storage::cost::Method;
 use weft_storage::{Buffer, Disk};
 use weft_transport::{ConnError, ServerBulk};
+use weft_wire::limits::INLINE_BYTES_MAX;
 use weft_wire::messages::{WriteReply, WriteRequest, io_flags, rights};
 use weft_wire::{Status, body};
 
@@ -46,13 +47,38 @@ impl<D: Disk> IoPart<D> {
         let planner = self.planner(true, sync, wish(request.flags));
         let planned = Planned { access, planner, local_bytes: file.size()? };
         let transfer = Transfer { file: planned, bulk, work: &mut work };
-        let written = Writer { transfer, unwritten: None }.run(&mut units).await;
+        let is_small = share.bytes <= INLINE_BYTES_MAX as u64;
+        let written = match is_small && transfer.bulk.local(0, share.bytes).is_none() {
+            true => write_small(transfer, &mut units, share.bytes).await,
+            // In a box, so that a small request has a small task.
+            false => Box::pin(Writer { transfer, unwritten: None }.run(&mut units)).await,
+        };
         written.map_err(|refusal| refusal.placed(ino, &layout, request.slot))?;
         let loss_epoch = self.settle(Some(&file), sync, loss_epoch).await?;
         let (local_bytes, work) = (file.size()?, work.done(self));
         let reply = WriteReply { written_bytes: share.bytes, local_bytes, loss_epoch, work };
         Ok(Answer { body: body::encode(&reply), moved_bytes: share.bytes, ..Answer::default() })
     }
+}
+
+/// Fetches all of a small share, and writes it.
+async fn write_small<D: Disk, B: ServerBulk>(
+    transfer: Transfer<'_, D, B>,
+    units: &mut Units<'_>,
+    bytes: u64,
+) -> Result<(), Refusal> {
+    let mut buffer = vec![0; bytes as usize];
+    during(Part::Receive, transfer.bulk.get(0, &mut [IoSliceMut::new(&mut buffer)])).await?;
+    let mut at = 0;
+    while let Some(unit) = transfer.next(units).await? {
+        if at > 0 {
+            weft_reactor::yield_now().await;
+        }
+        let memory = [memory_of(&mut buffer[at..at + unit.bytes as usize])];
+        transfer.file.timed_access(Direction::Write, &unit.pieces, &memory, transfer.work).await?;
+        at += unit.bytes as usize;
+    }
+    Ok(())
 }
 
 struct Writer<'a, D: Disk, B: ServerBulk> {
