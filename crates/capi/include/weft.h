@@ -426,8 +426,9 @@ int weft_flock(weft_file *file, int operation);
 /* ---- Reads and writes that go on while the program does something else -------------------------------- */
 
 /* weft_start_X begins what weft_X does, and sends at once what servers and connections take without a
- * wait. The memory must stay valid, and untouched in a read, until weft_test or a wait has reported the
- * end. The lists themselves are copied.
+ * wait. While requests to a server are under way, further ones of 16 KiB or less leave in groups of 8, or
+ * with the next test or wait: many small operations then cost few system calls. The memory must stay valid,
+ * and untouched in a read, until weft_test or a wait has reported the end. The lists themselves are copied.
  *
  *     for (i = 0; i < 32; i++)
  *         ops[i] = weft_start_pread(file, block[i], 4096, offset[i]);
@@ -474,6 +475,12 @@ ssize_t weft_wait(weft_op **op);
  * if none failed. Each has its own result; errno and weft_last_error() are those of the last one that
  * failed. `results` may be NULL. */
 int weft_wait_all(size_t count, weft_op *ops[], ssize_t results[]);
+
+/* Waits until at least one has ended (NULLs are skipped), and drives all of them together; how many have
+ * ended, 0 if all are NULL, -1 where the call makes no sense. Of each that has ended ops[i] becomes NULL and
+ * results[i] what the blocking call would have returned. The others go on: a program that starts as many new
+ * ones as have ended always has `count` under way. */
+ssize_t weft_wait_some(size_t count, weft_op *ops[], ssize_t results[]);
 
 /* ---- Memory ------------------------------------------------------------------------------------------- */
 

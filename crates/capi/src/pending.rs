@@ -5,7 +5,7 @@ use crate::handles::{array, give, result, take, weft_file};
 use crate::lists::Request;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
-use weft_client::{Direction, PendingCall, PendingRaw, Progress, finish_all};
+use weft_client::{Direction, PendingCall, PendingRaw, Progress, finish_all, finish_some};
 
 /// An operation under way (`weft_op`).
 #[allow(non_camel_case_types)]
@@ -150,18 +150,57 @@ pub unsafe extern "C" fn weft_wait_all(
     let mut failed = driven < 0;
     for index in 0..count {
         // SAFETY: as the caller promises.
-        let op = unsafe { ops.add(index) };
-        // SAFETY: as the caller promises.
-        if unsafe { (*op).is_null() } {
-            continue;
-        }
-        // SAFETY: as the caller promises.
-        let bytes = unsafe { weft_wait(op) };
-        failed |= bytes < 0;
-        if !outcomes.is_null() {
+        if unsafe { !(*ops.add(index)).is_null() } {
             // SAFETY: as the caller promises.
-            unsafe { *outcomes.add(index) = bytes };
+            failed |= unsafe { end_one(ops, outcomes, index) } < 0;
         }
     }
     if failed { -1 } else { 0 }
+}
+
+/// Ends one of several operations, and notes its result, which is also returned.
+///
+/// # Safety
+/// As for [`weft_wait_all`]; `index` is less than `count`, and that place is not NULL.
+unsafe fn end_one(ops: *mut *mut weft_op, outcomes: *mut ssize_t, index: usize) -> ssize_t {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { weft_wait(ops.add(index)) };
+    if !outcomes.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { *outcomes.add(index) = bytes };
+    }
+    bytes
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for [`weft_wait_all`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_wait_some(
+    count: size_t,
+    ops: *mut *mut weft_op,
+    outcomes: *mut ssize_t,
+) -> ssize_t {
+    let mut over = Vec::new();
+    let driven: c_int = call("weft_wait_some", || {
+        // SAFETY: as the caller promises; no two are the same.
+        let places = unsafe { array(ops, count)? };
+        let (at, under_way): (Vec<_>, Vec<_>) = places
+            .iter()
+            .enumerate()
+            // SAFETY: as the caller promises.
+            .filter_map(|(at, op)| unsafe { op.as_mut() }.map(|op| (at, op.progress())))
+            .unzip();
+        over.extend(finish_some(under_way).into_iter().map(|position| at[position]));
+        Ok(0)
+    });
+    if driven < 0 {
+        return -1;
+    }
+    for index in &over {
+        // SAFETY: as the caller promises.
+        unsafe { end_one(ops, outcomes, *index) };
+    }
+    over.len() as ssize_t
 }

@@ -370,6 +370,22 @@ static void test_nonblocking(void) {
     }
     CHECK(memcmp(in, out, OPS * BYTES) == 0);
     FAILS_WITH(EINVAL, weft_wait(&ops[0]));
+    memset(in, 0, OPS * BYTES);
+    int started = 0, ended = 0;
+    for (; started < 4; started++)
+        CHECK((ops[started] = weft_start_pread(file, in + started * BYTES, BYTES, (off_t)started * BYTES)) != NULL);
+    while (ended < OPS) {
+        for (int op = 0; op < OPS; op++)
+            results[op] = -2;
+        ssize_t some = weft_wait_some(OPS, ops, results), seen = 0;
+        for (int op = 0; op < started; op++)
+            seen += ops[op] == NULL && results[op] == BYTES;
+        CHECK(some >= 1 && seen == some);
+        ended += some;
+        for (; started < OPS && started < ended + 4; started++)
+            CHECK((ops[started] = weft_start_pread(file, in + started * BYTES, BYTES, (off_t)started * BYTES)) != NULL);
+    }
+    CHECK(weft_wait_some(OPS, ops, results) == 0 && memcmp(in, out, OPS * BYTES) == 0);
     CHECK(weft_close(file) == 0);
     CHECK(weft_mem_free(in) == 0 && weft_mem_free(NULL) == 0);
     FAILS_WITH(EINVAL, weft_mem_free(out));

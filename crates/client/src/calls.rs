@@ -155,7 +155,7 @@ impl<T> PendingCall<T> {
     /// # Errors
     /// Those of the method of [`crate::Client`] with this name.
     pub fn wait(mut self) -> Result<T> {
-        self.begin_wait();
+        self.begin_wait(Instant::now());
         while !self.test() {
             batch::rest(&mut [(&self.inner.rpc, &mut self.batch)]);
         }
@@ -261,10 +261,14 @@ impl<T> Progress for PendingCall<T> {
         (!self.batch.is_empty()).then_some((&self.inner.rpc, &mut self.batch))
     }
 
-    fn begin_wait(&mut self) {
+    fn begin_wait(&mut self, now: Instant) {
         let end = deadline::end(self.inner.options.timeout());
         self.end = self.end.zip(end).map(|(old, new)| old.max(new));
-        self.batch.begin_wait(&self.inner);
+        self.batch.begin_wait(&self.inner, now);
+    }
+
+    fn pause_wait(&mut self, now: Instant) {
+        self.batch.pause_wait(now);
     }
 }
 

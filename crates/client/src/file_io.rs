@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use libc::iovec;
 use weft_layout::{Extent, Region, Regions};
+use weft_transport::group_requests;
 
 use crate::Result;
 use crate::file::File;
@@ -193,7 +194,7 @@ impl File {
         let begin = |allocations| unsafe {
             Transfer::begin_owned(&self.open, direction, base, memory, allocations, file)
         };
-        PendingRaw::new(allocations.and_then(begin))
+        group_requests(|| PendingRaw::new(allocations.and_then(begin)))
     }
 
     /// Begins to read `buffer.len()` bytes from `offset` on.

@@ -106,7 +106,7 @@ pub use lock_calls::LockStep;
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};
 pub use pending::{Pending, PendingRaw, wait_all};
-pub use progress::{Progress, after_poll, before_poll, finish_all, hold_requests};
+pub use progress::{Progress, after_poll, before_poll, finish_all, finish_some, hold_requests};
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,

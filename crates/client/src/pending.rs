@@ -1,7 +1,7 @@
 //! Reads and writes that go on while the program does something else.
 //!
 //! ```text
-//!   start ──► sends what servers and connections take at once
+//!   start ──► sends what servers and connections take at once; while one is under way, small ones in groups
 //!   test      receives, and sends what comes next
 //!   wait      the same until it is over; finish_all: of many operations, with one sleep on all their lanes
 //! ```
@@ -9,7 +9,7 @@
 //! There is no thread behind them. Between these calls servers go on by themselves over shared memory and
 //! RDMA; over TCP as far as the sockets' buffers go.
 
-use weft_transport::are_requests_held;
+use std::time::Instant;
 
 use crate::batch::Batch;
 use crate::error::Error;
@@ -54,14 +54,10 @@ impl PendingRaw {
         Pending { raw: self, buffer }
     }
 
-    /// Sends what can be sent without waiting.
+    /// Sends what can be sent without waiting. Small requests may wait for a few more.
     pub(crate) fn new(mut begun: Result<Transfer<'static>, Error>) -> PendingRaw {
         if let Ok(transfer) = &mut begun {
-            if are_requests_held() {
-                transfer.advance();
-            } else {
-                transfer.test();
-            }
+            transfer.advance();
         }
         PendingRaw { begun }
     }
@@ -93,9 +89,15 @@ impl Progress for PendingRaw {
         self.begun.as_mut().ok().map(Transfer::requests)
     }
 
-    fn begin_wait(&mut self) {
+    fn begin_wait(&mut self, now: Instant) {
         if let Ok(transfer) = &mut self.begun {
-            transfer.begin_wait();
+            transfer.begin_wait(now);
+        }
+    }
+
+    fn pause_wait(&mut self, now: Instant) {
+        if let Ok(transfer) = &mut self.begun {
+            transfer.pause_wait(now);
         }
     }
 }
@@ -113,8 +115,12 @@ impl<B> Progress for Pending<B> {
         self.raw.requests()
     }
 
-    fn begin_wait(&mut self) {
-        self.raw.begin_wait();
+    fn begin_wait(&mut self, now: Instant) {
+        self.raw.begin_wait(now);
+    }
+
+    fn pause_wait(&mut self, now: Instant) {
+        self.raw.pause_wait(now);
     }
 }
 

@@ -23,7 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::batch::{self, Batch};
 use crate::rpc::Rpc;
@@ -43,23 +43,52 @@ pub trait Progress {
     /// The requests that it waits for.
     #[doc(hidden)]
     fn requests(&mut self) -> Option<(&Rpc, &mut Batch)>;
-    /// The program begins to wait for it: it has as much time as if it began now.
+    /// The program begins to wait for it: it has as much time as if it began now, or what was left at a pause.
     #[doc(hidden)]
-    fn begin_wait(&mut self);
+    fn begin_wait(&mut self, now: Instant);
+    /// The program stops waiting for it for a while.
+    #[doc(hidden)]
+    fn pause_wait(&mut self, now: Instant);
 }
 
 /// Moves all forward together until each is over, so that none has to be waited for any more. They may be of
 /// several clients.
 pub fn finish_all<'a, P: Progress + ?Sized + 'a>(under_way: impl IntoIterator<Item = &'a mut P>) {
-    let mut under_way: Vec<&mut P> = under_way.into_iter().collect();
-    under_way.iter_mut().for_each(|one| one.begin_wait());
-    under_way.retain_mut(|one| !one.test());
+    drive(&mut under_way.into_iter().enumerate().collect(), usize::MAX);
+}
+
+/// Moves all forward together until at least one is over, and says which are: their positions, in ascending order.
+/// Until the next wait for the others, the time that a server has to answer them does not count.
+pub fn finish_some<'a, P: Progress + ?Sized + 'a>(
+    under_way: impl IntoIterator<Item = &'a mut P>,
+) -> Vec<usize> {
+    let mut under_way = under_way.into_iter().enumerate().collect();
+    let over = drive(&mut under_way, 1);
+    let now = Instant::now();
+    under_way.iter_mut().for_each(|(_, one)| one.pause_wait(now));
+    over
+}
+
+/// Moves them forward until `enough` of them, or all, are over; their positions. Leaves the others.
+fn drive<P: Progress + ?Sized>(under_way: &mut Vec<(usize, &mut P)>, enough: usize) -> Vec<usize> {
+    let (mut over, now) = (Vec::new(), Instant::now());
+    under_way.iter_mut().for_each(|(_, one)| one.begin_wait(now));
     while !under_way.is_empty() {
-        let mut batches: Vec<_> = under_way.iter_mut().filter_map(|one| one.requests()).collect();
-        batch::rest(&mut batches);
+        let batches: Vec<_> = under_way.iter_mut().filter_map(|(_, one)| one.requests()).collect();
         batch::progress(&batches);
-        under_way.retain_mut(|one| !one.advance());
+        under_way.retain_mut(|(at, one)| {
+            let is_over = one.advance();
+            over.extend(is_over.then_some(*at));
+            !is_over
+        });
+        if over.len() >= enough {
+            break;
+        }
+        let mut batches: Vec<_> = under_way.iter_mut().filter_map(|(_, one)| one.requests()).collect();
+        batch::rest(&mut batches);
     }
+    over.sort_unstable();
+    over
 }
 
 /// For a program with an event loop of its own: adds to `descriptors` what this thread is to wait for with

@@ -22,7 +22,9 @@ use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::open_file::OpenFile;
 use crate::wait::lock;
-use crate::{AccessOptions, Client, ConnectOptions, File, Method, Pending, finish_all, wait_all};
+use crate::{
+    AccessOptions, Client, ConnectOptions, File, Method, Pending, finish_all, finish_some, wait_all,
+};
 
 /// Requests that a link may have under way.
 const CREDITS: u16 = 64;
@@ -297,6 +299,20 @@ fn the_time_of_an_operation_counts_from_when_it_is_waited_for() {
     std::thread::sleep(Duration::from_millis(400));
     assert!(wait_all(pending).remove(0).is_ok());
     assert_eq!(reads(&script), 2, "it was repeated");
+}
+
+#[test]
+fn some_of_many_are_waited_for_and_the_time_between_the_waits_does_not_count() {
+    let (client, script) = client(&[], |options| options.retry_timeout_ms = 300);
+    let file = some_file(&client);
+    lock(&script.acts).extend([Act::Answer, Act::Break]);
+    let mut pending = start_reads(&file, 2);
+    assert_eq!(finish_some(&mut pending), [0]);
+    assert!(pending.remove(0).wait().is_ok());
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(finish_some(&mut pending), [0]);
+    assert!(pending.remove(0).wait().is_ok());
+    assert_eq!((reads(&script), finish_some(&mut pending)), (3, Vec::new()), "it was repeated");
 }
 
 #[test]

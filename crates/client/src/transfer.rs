@@ -11,9 +11,10 @@
 //! servers asked.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft_layout::{Region, Regions};
-use weft_transport::{Allocation, Completion, are_requests_held};
+use weft_transport::{Allocation, Completion, may_requests_wait};
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
 use weft_wire::security::Capability;
 use weft_wire::{Op, Wire, body};
@@ -123,7 +124,7 @@ impl<'a> Transfer<'a> {
             _kept: None,
         };
         transfer.batch.bulky = total_bytes > BULKY_BYTES;
-        if are_requests_held() && !transfer.batch.bulky {
+        if may_requests_wait() && !transfer.batch.bulky {
             transfer.batch.share();
         }
         transfer.submit_windows();
@@ -177,7 +178,7 @@ impl<'a> Transfer<'a> {
 
     /// Waits for its end; the bytes moved.
     pub(crate) fn wait(mut self) -> Result<u64, Error> {
-        self.begin_wait();
+        self.begin_wait(Instant::now());
         let inner = self.file.inner.clone();
         while !self.over {
             match self.batch.wait(&inner) {
@@ -193,8 +194,13 @@ impl<'a> Transfer<'a> {
     }
 
     /// The program begins to wait for it.
-    pub(crate) fn begin_wait(&mut self) {
-        self.batch.begin_wait(&self.file.inner);
+    pub(crate) fn begin_wait(&mut self, now: Instant) {
+        self.batch.begin_wait(&self.file.inner, now);
+    }
+
+    /// See [`Progress::pause_wait`](crate::Progress::pause_wait).
+    pub(crate) fn pause_wait(&mut self, now: Instant) {
+        self.batch.pause_wait(now);
     }
 
     /// What it waits for.

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weft_transport::{Link, are_requests_held};
+use weft_transport::{Link, may_requests_wait};
 
 use crate::deadline::{self, Operation};
 use crate::dial::Wish;
@@ -61,7 +61,7 @@ impl Rpc {
         match server.health.is_failing() {
             true => None,
             // What leaves together does so on one connection.
-            false if are_requests_held() => server.pick_busiest(&wish),
+            false if may_requests_wait() => server.pick_busiest(&wish),
             false => server.pick(&wish, true),
         }
     }

@@ -20,8 +20,8 @@ use weft_wire::{HEADER_BYTES, Header, Kind};
 
 use crate::error::{FrameError, LinkError};
 use crate::frame_limits::FrameLimits;
-use crate::framing::{CLIENT_BUFFER_BYTES, FrameReader};
-use crate::held::are_requests_held;
+use crate::framing::FrameReader;
+use crate::held::{GROUP_REQUESTS, GROUPED_BYTES_MAX, Leaving, leaving};
 use crate::link::{Completion, OWN_REQUEST_IDS};
 use crate::runs::{Cursor, IoVecs, MemoryRuns};
 use crate::segment::Segment;
@@ -112,7 +112,7 @@ impl Channel {
             fd,
             peer,
             unix,
-            reader: FrameReader::new(CLIENT_BUFFER_BYTES),
+            reader: FrameReader::new(),
             taking: None,
             outgoing: VecDeque::new(),
             pending: Vec::new(),
@@ -225,7 +225,20 @@ impl Channel {
             pieces_left,
             passed,
         });
-        if self.outgoing.len() == 1 && !are_requests_held() { self.flush() } else { Ok(()) }
+        if self.leaves_now() { self.flush() } else { Ok(()) }
+    }
+
+    /// Whether the request that was queued last leaves with those before it, or waits for more.
+    fn leaves_now(&self) -> bool {
+        match leaving() {
+            Leaving::AtOnce => self.outgoing.len() == 1,
+            Leaving::InGroups => {
+                let sends_much = self.outgoing.back().is_some_and(|last| last.left() > GROUPED_BYTES_MAX);
+                let gets_much = self.pending.last().is_some_and(|last| last.total_bytes > GROUPED_BYTES_MAX);
+                sends_much || gets_much || self.pending.len() == 1 || self.outgoing.len() >= GROUP_REQUESTS
+            }
+            Leaving::Held => false,
+        }
     }
 
     /// Sends and receives what can be without waiting.
@@ -297,7 +310,12 @@ impl Channel {
             drained = source.drained;
             match message {
                 Ok(Some((header, body))) => self.take_message(header, body)?,
-                Ok(None) => return Ok(()),
+                Ok(None) => {
+                    if self.pending.is_empty() {
+                        self.reader.release_buffer();
+                    }
+                    return Ok(());
+                }
                 Err(error) => return Err(self.stream_error(error)),
             }
         }
@@ -317,10 +335,9 @@ impl Channel {
         let reply = header.kind == Kind::Reply;
         let offset = if reply { 0 } else { header.share_offset };
         if header.payload_bytes > 0 {
-            let protocol = self.protocol("it sent data outside of the memory it was given");
             let pending = &mut self.pending[at];
             if offset.checked_add(header.payload_bytes).is_none_or(|end| end > pending.total_bytes) {
-                return Err(protocol);
+                return Err(self.protocol("it sent data outside of the memory it was given"));
             }
             if offset < pending.position {
                 (pending.cursor, pending.position) = (Cursor::default(), 0);
@@ -473,7 +490,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::held::hold_requests;
+    use crate::held::{group_requests, hold_requests};
     use crate::socket::owned;
     use weft_wire::Op;
     use weft_wire::messages::MemoryRun;
@@ -521,6 +538,24 @@ mod tests {
         let together = packet(&theirs).expect("they are sent");
         assert_eq!((together.len(), packet(&theirs)), (3 * alone.len() + 5000, None));
         assert!(!channel.wants_write() && together[2 * alone.len()..][..5000] == data);
+    }
+
+    #[test]
+    fn small_requests_that_are_begun_in_a_row_leave_in_groups() {
+        let [ours, theirs] = packets();
+        let mut channel = Channel::new(ours, "a test".into(), true);
+        group_requests(|| start(&mut channel, 1, b""));
+        let alone = packet(&theirs).expect("the first is sent at once").len();
+        group_requests(|| (2..=8).for_each(|number| start(&mut channel, number, b"")));
+        assert_eq!(packet(&theirs), None);
+        group_requests(|| start(&mut channel, 9, b""));
+        assert_eq!(packet(&theirs).expect("a group is sent").len(), GROUP_REQUESTS * alone);
+        group_requests(|| start(&mut channel, 10, b""));
+        group_requests(|| start(&mut channel, 11, &[7; 20 << 10]));
+        assert_eq!(packet(&theirs).expect("much data is sent at once").len(), 2 * alone + (20 << 10));
+        group_requests(|| start(&mut channel, 12, b""));
+        channel.progress(&mut Vec::new()).unwrap();
+        assert_eq!(packet(&theirs).expect("who looks for replies sends").len(), alone);
     }
 
     #[test]

@@ -24,10 +24,8 @@ use crate::error::FrameError;
 use crate::frame_limits::FrameLimits;
 use crate::runs::IoVecs;
 
-/// Buffer of a client's link: a header, a body and a page of data in one call.
-pub(crate) const CLIENT_BUFFER_BYTES: usize = 8 << 10;
-/// Buffer of a server's connection while a message is coming: header, body and inline data in one call.
-pub(crate) const SERVER_BUFFER_BYTES: usize = 24 << 10;
+/// Buffer of a connection while a message is coming: several small messages in one call, with a page of data each.
+const BUFFER_BYTES: usize = 32 << 10;
 /// Of the buffer, how much is offered behind a bulk payload for the message after it: little, for the payload of that
 /// message is better read to where it belongs.
 const TAIL_BYTES: usize = 4 << 10;
@@ -54,16 +52,16 @@ thread_local! {
     static POOL: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn take_buffer(bytes: usize) -> Box<[u8]> {
-    let pooled = POOL.try_with(|pool| pool.borrow_mut().pop_if(|buffer| buffer.len() == bytes));
-    pooled.ok().flatten().unwrap_or_else(|| vec![0; bytes].into_boxed_slice())
+fn take_buffer() -> Box<[u8]> {
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().pop());
+    pooled.ok().flatten().unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
 }
 
 fn give_buffer(buffer: Box<[u8]>) {
     // A thread that is ending has lost its pool.
     let _ = POOL.try_with(|pool| {
         let mut pool = pool.borrow_mut();
-        if pool.len() < POOLED_BUFFERS_MAX && pool.first().is_none_or(|first| first.len() == buffer.len()) {
+        if pool.len() < POOLED_BUFFERS_MAX && buffer.len() == BUFFER_BYTES {
             pool.push(buffer);
         }
     });
@@ -79,7 +77,6 @@ enum State {
 /// Takes messages out of a stream.
 pub(crate) struct FrameReader {
     buffer: Option<Box<[u8]>>,
-    buffer_bytes: usize,
     start: usize,
     end: usize,
     state: State,
@@ -87,15 +84,8 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(crate) fn new(buffer_bytes: usize) -> FrameReader {
-        FrameReader {
-            buffer: None,
-            buffer_bytes,
-            start: 0,
-            end: 0,
-            state: State::Header,
-            passed: VecDeque::new(),
-        }
+    pub(crate) fn new() -> FrameReader {
+        FrameReader { buffer: None, start: 0, end: 0, state: State::Header, passed: VecDeque::new() }
     }
 
     /// Whether the stream stands between two messages, with nothing of the next one here.
@@ -199,7 +189,7 @@ impl FrameReader {
         } else {
             (self.start, self.end) = (0, 0);
             if wanted as u64 == *left {
-                let buffer = self.buffer.get_or_insert_with(|| take_buffer(self.buffer_bytes));
+                let buffer = self.buffer.get_or_insert_with(take_buffer);
                 let tail_bytes =
                     if wanted <= SMALL_BYTES { buffer.len() } else { TAIL_BYTES.min(buffer.len()) };
                 pieces.push(buffer.as_mut_ptr(), tail_bytes);
@@ -232,7 +222,7 @@ impl FrameReader {
 
     /// Reads into the buffer's free part. `false`: nothing there now.
     fn fill(&mut self, source: &mut impl Source) -> Result<bool, FrameError> {
-        let buffer = self.buffer.get_or_insert_with(|| take_buffer(self.buffer_bytes));
+        let buffer = self.buffer.get_or_insert_with(take_buffer);
         buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let free = &mut buffer[self.end..];
@@ -256,7 +246,7 @@ impl FrameReader {
         pieces.push(rest.as_mut_ptr(), rest.len());
         let wanted = rest.len();
         (self.start, self.end) = (0, 0);
-        let buffer = self.buffer.get_or_insert_with(|| take_buffer(self.buffer_bytes));
+        let buffer = self.buffer.get_or_insert_with(take_buffer);
         pieces.push(buffer.as_mut_ptr(), buffer.len());
         // SAFETY: the pieces are the unfilled part of the body and this reader's own buffer.
         let read = unsafe { source.read(pieces.as_mut_slice(), &mut self.passed) };
@@ -322,6 +312,14 @@ mod tests {
     use weft_wire::Op;
     use weft_wire::limits::BODY_BYTES_UNPROVEN_MAX;
 
+    impl FrameReader {
+        fn with_buffer(bytes: usize) -> FrameReader {
+            let mut reader = FrameReader::new();
+            reader.buffer = Some(vec![0; bytes].into_boxed_slice());
+            reader
+        }
+    }
+
     /// Gives a stream in chunks of given lengths, with "nothing now" between them.
     struct Script {
         bytes: Vec<u8>,
@@ -373,7 +371,7 @@ mod tests {
 
     /// Reads everything; gives the messages, and the error at the end.
     fn read_all(source: &mut Script, buffer_bytes: usize) -> (Vec<Message>, FrameError) {
-        let mut reader = FrameReader::new(buffer_bytes);
+        let mut reader = FrameReader::with_buffer(buffer_bytes);
         let limits = FrameLimits::server(true, false);
         let mut all = Vec::new();
         loop {
@@ -435,7 +433,7 @@ mod tests {
     fn a_length_beyond_the_limit_is_refused_before_allocation() {
         let mut header = Header::request(Op::Hello, 1);
         header.body_bytes = BODY_BYTES_UNPROVEN_MAX as u32 + 1;
-        let mut reader = FrameReader::new(256);
+        let mut reader = FrameReader::with_buffer(256);
         let mut source = Script::new(header.encode().to_vec(), vec![64]);
         let limits = FrameLimits::server(false, false);
         assert!(reader.next(&mut source, &limits).unwrap().is_none());

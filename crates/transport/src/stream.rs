@@ -15,7 +15,7 @@ use weft_wire::{HEADER_BYTES, Header, Kind};
 
 use crate::error::{ConnError, FrameError};
 use crate::frame_limits::FrameLimits;
-use crate::framing::{FrameReader, SERVER_BUFFER_BYTES};
+use crate::framing::FrameReader;
 use crate::runs::IoVecs;
 use crate::server::PeerInfo;
 use crate::socket::{SocketSource, checked, send, set_nonblocking, shut_down};
@@ -99,7 +99,7 @@ impl ServerStream {
             readiness: Readiness::new(&fd)?,
             fd,
             unix,
-            reader: RefCell::new(FrameReader::new(SERVER_BUFFER_BYTES)),
+            reader: RefCell::new(FrameReader::new()),
             drained: Cell::new(false),
             owner: Cell::new(PayloadOwner::Nobody),
             payload_free: Notify::new(),

@@ -37,6 +37,8 @@ pub struct Batch {
     shares: bool,
     /// When it was last asked whether the wait is to end.
     pub(super) looked_at: Option<Instant>,
+    /// Since when the program, which has waited for it, does something else.
+    paused_at: Option<Instant>,
 }
 
 impl Batch {
@@ -94,15 +96,31 @@ impl Batch {
         }
     }
 
-    /// Gives requests that were made before the program began to wait for them as much time as new ones have.
-    pub fn begin_wait(&mut self, rpc: &Rpc) {
-        let (now, end) = (Instant::now(), deadline::end(rpc.options.timeout()));
+    /// Gives requests that were made before the program began to wait for them as much time as new ones have. Where it goes
+    /// on with a wait that it paused, they have what was left.
+    pub fn begin_wait(&mut self, rpc: &Rpc, now: Instant) {
+        let Some(paused_at) = self.paused_at.take() else {
+            let end = deadline::end(rpc.options.timeout());
+            for call in &mut self.calls {
+                call.end = call.end.zip(end).map(|(old, new)| old.max(new));
+                if let State::Sent { since, .. } = &mut call.state {
+                    *since = now;
+                }
+            }
+            return;
+        };
+        let paused = now.saturating_duration_since(paused_at);
         for call in &mut self.calls {
-            call.end = call.end.zip(end).map(|(old, new)| old.max(new));
+            call.end = call.end.map(|end| end + paused);
             if let State::Sent { since, .. } = &mut call.state {
-                *since = now;
+                *since = (*since + paused).min(now);
             }
         }
+    }
+
+    /// The program stops waiting for a while: that time does not count.
+    pub fn pause_wait(&mut self, now: Instant) {
+        self.paused_at = Some(now);
     }
 
     /// Ends what is under way, for the caller waits no longer.

@@ -4,8 +4,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_transport::are_requests_held;
-
 use super::detached::reap_ready;
 use super::requests::Batch;
 use crate::call::{Call, SILENCE_MIN, State};
@@ -195,9 +193,7 @@ fn prepare(
     let wake_times = batches.iter().map(|(rpc, batch)| batch.prepare_sleep(waker, now, &rpc.options));
     let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
     let lanes = lanes_of(batches);
-    if are_requests_held() {
-        lanes.iter().for_each(|lane| lane.flush());
-    }
+    lanes.iter().for_each(|lane| lane.flush());
     lanes.iter().for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
     if batches.iter().any(|(_, batch)| batch.any_ready()) {
