@@ -102,6 +102,9 @@ fn measurements_are_printed_as_json_and_saved() {
     let key = cluster.key_file();
     let list = bench(&["list", "--path", "listed", "--url", cluster.url(), "--key", text(&key)]);
     assert_eq!(list["parameters"]["entries"], 3, "{list}");
+    let few = ["requests", "--size", "4K", "--depth", "2", "--requests", "2", "--file-bytes", "64K"];
+    let requests = bench(&[&few[..], &["--url", cluster.url(), "--key", text(&key)]].concat());
+    assert_eq!(requests["rows"].as_array().map(Vec::len), Some(4), "{requests}");
     sh_in(&dir, "mkdir source out; seq 1000 > source/f");
     let (source, out, pid) = (dir.join("source"), dir.join("out"), mount.pid().to_string());
     let demo = [

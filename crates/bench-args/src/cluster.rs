@@ -67,6 +67,51 @@ pub struct LatencyArgs {
     pub testbed: TestbedArgs,
 }
 
+/// One client reads and writes at random places of a cached file: requests of 4 KiB, 64 KiB and 1 MiB, with 1, 4 and
+/// 32 of them under way.
+///
+/// Beside it: a raw exchange of as many bytes over a socket of the same kind, with as many under way.
+#[derive(Debug, clap::Args)]
+pub struct RequestsArgs {
+    /// Bytes of a request [default: 4K, 64K, 1M].
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
+    pub size: Vec<u64>,
+    /// Requests under way at once [default: 1, 4, 32].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: Vec<u16>,
+    /// Requests in each repetition [default: 64 MiB of them, 20,000 at most].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: Option<u32>,
+    /// Bytes of the file.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_bytes)]
+    pub file_bytes: u64,
+    /// I/O servers of the cluster that is started [default: 4].
+    #[arg(long, value_name = "COUNT", conflicts_with = "url", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub io: Option<u16>,
+    /// Only these transports [default: tcp,shm].
+    #[arg(long, alias = "over", value_enum, value_name = "TRANSPORT", value_delimiter = ',')]
+    pub transport: Vec<Transport>,
+    /// The kind of memory [default: any].
+    #[arg(long, value_enum)]
+    pub memory: Option<Memory>,
+    /// The cluster, and options of every measurement.
+    #[command(flatten)]
+    pub testbed: TestbedArgs,
+}
+
+impl RequestsArgs {
+    /// Bytes of the requests that are measured.
+    pub fn sizes(&self) -> Vec<u64> {
+        if self.size.is_empty() { vec![4 << 10, 64 << 10, 1 << 20] } else { self.size.clone() }
+    }
+
+    /// How many are under way at once.
+    pub fn depths(&self) -> Vec<usize> {
+        let depths = if self.depth.is_empty() { &[1, 4, 32][..] } else { &self.depth };
+        depths.iter().copied().map(usize::from).collect()
+    }
+}
+
 /// Measures how many files are created, queried and removed per second. Each client is a process with its own
 /// directory.
 ///

@@ -7,7 +7,9 @@ mod kinds;
 mod noncontiguous;
 mod registration;
 
-pub use cluster::{CallsArgs, DemoArgs, LatencyArgs, LimitsArgs, ListArgs, MetaArgs, SharedFileArgs};
+pub use cluster::{
+    CallsArgs, DemoArgs, LatencyArgs, LimitsArgs, ListArgs, MetaArgs, RequestsArgs, SharedFileArgs,
+};
 pub use common::{CommonArgs, TestbedArgs};
 pub use kinds::{How, Memory, Side, Transport, Way};
 pub use noncontiguous::{
@@ -26,6 +28,8 @@ pub enum Command {
     SharedFile(SharedFileArgs),
     /// 4 KiB reads of a cached file, one after the other, beside raw ping-pongs.
     Latency(LatencyArgs),
+    /// Requests of 4 KiB to 1 MiB at random places of a cached file, 1 to 32 under way.
+    Requests(RequestsArgs),
     /// Files created, queried and removed per second.
     Meta(MetaArgs),
     /// Entries of a directory listed per second, without and with attributes.

@@ -32,6 +32,7 @@ mod random;
 mod rdma;
 mod repeated;
 mod report;
+mod requests;
 mod scratch;
 mod shared_file;
 mod small;
@@ -80,6 +81,7 @@ fn run(command: Command) -> Result<()> {
         Command::SharedFile(args) => shared_file::run(args),
         Command::Latency(args) => latency::run(args),
         Command::Meta(args) => meta::run(args),
+        Command::Requests(args) => requests::run(args),
         Command::List(args) => list::run(args),
         Command::Tile(args) => tile::run(args),
         Command::BlockColumn(args) => block_column::run(args),

@@ -9,10 +9,11 @@ use super::access::content;
 use super::access::task::AccessTask;
 use super::adapters;
 use super::repeated::task::Repeated;
+use super::requests::Requests;
 use anyhow::{Context, Result, bail};
 use measure::{Block, Done, Ready, measure, measure_each};
 use names::NameOp;
-use ping::Socket;
+use ping::{Exchange, Socket};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, Write};
@@ -47,6 +48,12 @@ pub enum Task {
     Echo { socket: Socket, dir: PathBuf, bytes: usize, spin_us: u64 },
     /// Send messages to an echo, and time each.
     Call { socket: Socket, to: String, bytes: usize, spin_us: u64, rounds: usize },
+    /// Answer requests with replies; reports the address.
+    Answer { socket: Socket, dir: PathBuf, exchange: Exchange },
+    /// Send requests in groups, and time each group with its replies.
+    Exchange { socket: Socket, to: String, exchange: Exchange, rounds: usize },
+    /// Requests at random places of a file, in groups that are timed.
+    Requests(Requests),
     /// Read the same bytes repeatedly, and time each read.
     ReadAgain { url: String, path: PathBuf, bytes: usize, rounds: usize },
     /// Create, query or remove files in a cluster, with several threads.
@@ -126,6 +133,14 @@ impl State {
             Task::Echo { socket, dir, bytes, spin_us } => ping::echo(socket, &dir, bytes, spin_us, ready),
             Task::Call { socket, to, bytes, spin_us, rounds } => {
                 ping::call(socket, &to, bytes, spin_us, rounds, ready)
+            }
+            Task::Answer { socket, dir, exchange } => ping::answer(socket, &dir, exchange, ready),
+            Task::Exchange { socket, to, exchange, rounds } => {
+                ping::exchange(socket, &to, exchange, rounds, ready)
+            }
+            Task::Requests(requests) => {
+                let client = self.client(&requests.url)?;
+                requests.perform(&client, ready)
             }
             Task::ReadAgain { url, path, bytes, rounds } => {
                 let file = self.client(&url)?.open(at(&path), &OpenOptions::new().read(true))?;

@@ -19,21 +19,24 @@ pub enum Socket {
 /// Echoes messages until the other end closes its socket. Reports the address.
 pub fn echo(socket: Socket, dir: &Path, bytes: usize, spin_us: u64, ready: Ready<'_>) -> Result<Done> {
     let mut buffer = vec![0; bytes];
-    let serve = |socket: OwnedFd, buffer: &mut [u8]| {
-        measure(|| {
-            while receive(&socket, buffer, spin_us)? {
-                send(&socket, buffer)?;
-            }
-            Ok(())
-        })
-    };
+    let stream = accept(socket, dir, ready)?;
+    measure(|| {
+        while receive(&stream, &mut buffer, spin_us)? {
+            send(&stream, &buffer)?;
+        }
+        Ok(())
+    })
+}
+
+/// Listens, reports the address, and takes one connection.
+fn accept(socket: Socket, dir: &Path, ready: Ready<'_>) -> Result<OwnedFd> {
     match socket {
         Socket::Tcp => {
             let listener = TcpListener::bind("127.0.0.1:0")?;
             ready(listener.local_addr()?.to_string())?;
             let stream = listener.accept()?.0;
             stream.set_nodelay(true)?;
-            serve(stream.into(), &mut buffer)
+            Ok(stream.into())
         }
         Socket::Unix => {
             let path = dir.join(format!("echo-{}", std::process::id()));
@@ -41,9 +44,64 @@ pub fn echo(socket: Socket, dir: &Path, bytes: usize, spin_us: u64, ready: Ready
             ready(path.display().to_string())?;
             let stream = listener.accept()?.0;
             std::fs::remove_file(&path)?;
-            serve(stream.into(), &mut buffer)
+            Ok(stream.into())
         }
     }
+}
+
+fn connect(socket: Socket, to: &str) -> Result<OwnedFd> {
+    match socket {
+        Socket::Tcp => {
+            let stream = TcpStream::connect(to)?;
+            stream.set_nodelay(true)?;
+            Ok(stream.into())
+        }
+        Socket::Unix => Ok(UnixStream::connect(to)?.into()),
+    }
+}
+
+/// Requests and their replies, several of which are under way.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Exchange {
+    pub request_bytes: usize,
+    pub reply_bytes: usize,
+    pub depth: usize,
+    /// How long the calling end polls before it sleeps.
+    pub spin_us: u64,
+}
+
+/// Answers each request with a reply until the other end closes its socket. Reports the address.
+pub fn answer(socket: Socket, dir: &Path, exchange: Exchange, ready: Ready<'_>) -> Result<Done> {
+    let stream = accept(socket, dir, ready)?;
+    let (mut request, reply) = (vec![0; exchange.request_bytes], vec![2; exchange.reply_bytes]);
+    measure(|| {
+        while receive(&stream, &mut request, 0)? {
+            send(&stream, &reply)?;
+        }
+        Ok(())
+    })
+}
+
+/// Sends requests in groups of `depth`, and times each group with its replies.
+pub fn exchange(
+    socket: Socket,
+    to: &str,
+    exchange: Exchange,
+    rounds: usize,
+    ready: Ready<'_>,
+) -> Result<Done> {
+    let stream = connect(socket, to)?;
+    let (request, mut reply) = (vec![1; exchange.request_bytes], vec![0; exchange.reply_bytes]);
+    ready(String::new())?;
+    measure_each(rounds, || {
+        (0..exchange.depth).try_for_each(|_| send(&stream, &request))?;
+        for _ in 0..exchange.depth {
+            if !receive(&stream, &mut reply, exchange.spin_us)? {
+                bail!("the other end has ended");
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Sends messages to an echo, and times each.
@@ -55,14 +113,7 @@ pub fn call(
     rounds: usize,
     ready: Ready<'_>,
 ) -> Result<Done> {
-    let stream: OwnedFd = match socket {
-        Socket::Tcp => {
-            let stream = TcpStream::connect(to)?;
-            stream.set_nodelay(true)?;
-            stream.into()
-        }
-        Socket::Unix => UnixStream::connect(to)?.into(),
-    };
+    let stream = connect(socket, to)?;
     let mut buffer = vec![1; bytes];
     ready(String::new())?;
     measure_each(rounds, || {
