@@ -108,7 +108,7 @@ pub enum LockError {
 ///
 /// # Errors
 /// See [`LockError`].
-pub fn lock(path: &Path) -> Result<File, LockError> {
+pub fn lock(path: &Path) -> Result<FileLock, LockError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(path).map_err(LockError::System)?;
@@ -119,8 +119,27 @@ pub fn lock(path: &Path) -> Result<File, LockError> {
         }
     })?;
     // For people and for the error above only: on a full disk the lock holds without it.
-    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    let process_id = std::process::id();
+    let _ = file.set_len(0).and_then(|()| writeln!(file, "{process_id}"));
+    Ok(FileLock { file, process_id })
+}
+
+/// A locked file. Dropping it unlocks it, also where a child of this process that was forked meanwhile has the descriptor,
+/// too; in such a child nothing happens.
+#[derive(Debug)]
+#[must_use = "dropping it unlocks the file"]
+pub struct FileLock {
+    file: File,
+    process_id: u32,
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if std::process::id() == self.process_id {
+            // Closing it does the same where nobody else has it.
+            let _ = self.file.unlock();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -147,9 +166,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let held = lock(&path).unwrap();
+        // As a child that was forked meanwhile has it.
+        let _of_a_child = held.file.try_clone().unwrap();
         let Err(LockError::Held(holder)) = lock(&path) else { panic!("it was locked twice") };
         assert_eq!(holder, std::process::id().to_string());
         drop(held);
-        lock(&path).unwrap();
+        drop(lock(&path).unwrap());
     }
 }

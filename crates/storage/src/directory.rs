@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use weft_host::LockError;
+use weft_host::{FileLock, LockError};
 
 use crate::disk::{ObjectInfo, Space, fan_out};
 use crate::error::StorageError;
@@ -51,7 +51,7 @@ pub struct Directory {
     data: File,
     sums: SumsDirectory,
     /// Held open, and so locked, as long as the directory is.
-    lock: Arc<File>,
+    lock: Arc<FileLock>,
     always_resident: bool,
     /// The fan-out directories that were made durable, with those above, since the server began.
     durable: Mutex<HashSet<u16>>,
@@ -153,7 +153,7 @@ impl Directory {
         path: &Path,
         home: &Path,
         storage: RandomId,
-        lock: Arc<File>,
+        lock: Arc<FileLock>,
     ) -> Result<Directory, StorageError> {
         let data_path = home.join(DATA_DIRECTORY);
         let failed = |what| {
@@ -306,7 +306,7 @@ fn sync_above(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn lock(directory: &Path) -> Result<File, StorageError> {
+fn lock(directory: &Path) -> Result<FileLock, StorageError> {
     let path = directory.join(LOCK_FILE);
     weft_host::lock(&path).map_err(|error| match error {
         LockError::System(source) => StorageError::Directory { what: "lock", path, source },

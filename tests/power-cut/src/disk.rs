@@ -232,6 +232,9 @@ pub struct Disk {
     /// Directories below the root's only one that are on machines of their own. A power cut takes some of these, and leaves of the
     /// others what is now. Where none is named, it takes everything.
     pub machines: Vec<String>,
+    /// Bytes that are written whole or not at all, at their multiples. A file system needs that of its device: ext4 cannot be
+    /// mounted with half a superblock, which is in two sectors of one block. `None`: a write is torn anywhere.
+    pub whole_bytes: Option<usize>,
     /// Changes and syncs so far.
     pub events: u64,
 }
@@ -499,7 +502,9 @@ impl Disk {
                         waiting.push((ino, path));
                     }
                     Node::File(file) if is_spared(&path) => image.files.push((path, file.now.clone())),
-                    Node::File(file) => image.files.push((path, cut_file(file, data, random))),
+                    Node::File(file) => {
+                        image.files.push((path, cut_file(file, data, self.whole_bytes, random)))
+                    }
                 }
             }
         }
@@ -516,7 +521,7 @@ fn fate(random: &mut Random) -> Fate {
     }
 }
 
-fn cut_file(file: &File, fate: Fate, random: &mut Random) -> Content {
+fn cut_file(file: &File, fate: Fate, whole_bytes: Option<usize>, random: &mut Random) -> Content {
     let mut content = file.durable.clone();
     let pending = &file.pending;
     match fate {
@@ -526,14 +531,18 @@ fn cut_file(file: &File, fate: Fate, random: &mut Random) -> Content {
             let kept = random.below(pending.len() as u64 + 1) as usize;
             pending[..kept].iter().for_each(|change| change.apply(&mut content));
             if let Some(Change::Write(offset, data)) = pending.get(kept) {
-                content.write(*offset, &data[..random.below(data.len() as u64 + 1) as usize]);
+                let end = *offset as usize + random.below(data.len() as u64 + 1) as usize;
+                let end = whole_bytes.map_or(end, |whole| end / whole * whole);
+                content.write(*offset, &data[..end.saturating_sub(*offset as usize)]);
             }
         }
         Fate::Each => {
             for change in pending {
                 match (random.below(3), change) {
                     (0, _) => {}
-                    (1, Change::Write(offset, data)) => tear(&mut content, *offset, data, random),
+                    (1, Change::Write(offset, data)) => {
+                        tear(&mut content, *offset, data, whole_bytes.unwrap_or(SECTOR_BYTES), random);
+                    }
                     _ => change.apply(&mut content),
                 }
             }
@@ -546,11 +555,11 @@ fn cut_file(file: &File, fate: Fate, random: &mut Random) -> Content {
     content
 }
 
-/// Writes some of the sectors.
-fn tear(content: &mut Content, offset: u64, data: &[u8], random: &mut Random) {
+/// Writes some of the parts that are written whole.
+fn tear(content: &mut Content, offset: u64, data: &[u8], whole_bytes: usize, random: &mut Random) {
     let mut at = 0;
     while at < data.len() {
-        let to_boundary = SECTOR_BYTES - (offset as usize + at) % SECTOR_BYTES;
+        let to_boundary = whole_bytes - (offset as usize + at) % whole_bytes;
         let part = to_boundary.min(data.len() - at);
         if random.one_in(2) {
             content.write(offset + at as u64, &data[at..at + part]);
@@ -562,6 +571,23 @@ fn tear(content: &mut Content, offset: u64, data: &[u8], random: &mut Random) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_device_writes_whole_is_never_torn() {
+        const WHOLE_BYTES: usize = 4096;
+        let superblock = Change::Write(1024, [1; 1024].into());
+        let pending = vec![superblock, Change::Write(4096, [2; 3 * WHOLE_BYTES].into())];
+        let file = File { durable: Content::default(), now: Content::default(), pending };
+        let mut random = Random(weft_test_random::seed());
+        for round in 0..1000 {
+            let fate = if round % 2 == 0 { Fate::InOrder } else { Fate::Each };
+            let content = cut_file(&file, fate, Some(WHOLE_BYTES), &mut random);
+            let mut bytes = content.read(0, 4 * WHOLE_BYTES);
+            bytes.resize(4 * WHOLE_BYTES, 0);
+            let is_whole = |part: &[u8]| part.iter().all(|byte| *byte == part[0]);
+            assert!(is_whole(&bytes[1024..2048]) && bytes.chunks(WHOLE_BYTES).skip(1).all(is_whole));
+        }
+    }
 
     #[test]
     fn a_name_that_was_removed_before_another_took_it_is_not_removed_after() {

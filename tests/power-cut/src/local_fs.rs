@@ -20,6 +20,8 @@ use weft_test_random::Random;
 
 /// Room for a cluster, and not so much that images take long.
 const DEVICE_BYTES: usize = 96 << 20;
+/// What the device writes whole: a page, as disks with sectors of 4 KiB do, and NVMe drives that say so.
+const DEVICE_WHOLE_BYTES: usize = 4096;
 /// What the device is full of at first.
 const OTHERS: u8 = 0xa5;
 const DEVICE: &str = "device";
@@ -121,7 +123,9 @@ impl LocalFs {
     /// An empty file system, of whose device `cuts_max` images will be taken.
     pub fn new(kind: &str, random: Random, cuts_max: usize) -> LocalFs {
         let scratch = tempfile::tempdir_in(crate::scratch()).unwrap();
-        let recorder = Recorder::mount(Disk::from_image(&made(kind, scratch.path())), 0, random, cuts_max);
+        let mut disk = Disk::from_image(&made(kind, scratch.path()));
+        disk.whole_bytes = Some(DEVICE_WHOLE_BYTES);
+        let recorder = Recorder::mount(disk, 0, random, cuts_max);
         let mount =
             Mount::new(kind, recorder.mount_point().join(DEVICE)).unwrap_or_else(|error| panic!("{error}"));
         LocalFs { mount, recorder }

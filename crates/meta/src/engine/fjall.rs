@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use weft_host::LockError;
+use weft_host::{FileLock, LockError};
 
 /// The one keyspace; the kinds of records differ by the first byte of the key.
 const KEYSPACE: &str = "meta";
@@ -132,7 +132,7 @@ pub struct FjallEngine {
     bytes_since_look: usize,
     progress: Arc<Progress>,
     torn_bytes: u64,
-    _lock: File,
+    _lock: FileLock,
 }
 
 fn make_private_failed(error: io::Error) -> EngineError {
@@ -258,7 +258,7 @@ fn open_database(directory: &Path, options: &FjallOptions, workers: usize) -> Re
     Ok(Open { database, keyspace })
 }
 
-fn lock(directory: &Path) -> io::Result<File> {
+fn lock(directory: &Path) -> io::Result<FileLock> {
     std::fs::create_dir_all(directory)?;
     weft_host::lock(&FjallEngine::lock_file(directory)).map_err(|error| match error {
         LockError::System(error) => error,

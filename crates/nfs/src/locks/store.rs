@@ -37,7 +37,7 @@ pub(super) struct Store {
     records: usize,
     pairs: HashSet<Held>,
     /// Keeps other gateways out.
-    lock: Option<File>,
+    lock: Option<weft_host::FileLock>,
 }
 
 /// What an earlier start has left.

@@ -11,7 +11,6 @@ use super::{levels, notify_systemd, refuse};
 use crate::gateway_state::{self, Counts, Desk, GATEWAY_PROGRAM, State};
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
@@ -22,7 +21,7 @@ use std::time::{Duration, Instant};
 use weft_cli_common::launch::{BlockedSignals, url_of};
 use weft_cli_common::output;
 use weft_client::{Client, ConnectOptions, ErrorKind, Url};
-use weft_host::LockError;
+use weft_host::{FileLock, LockError};
 use weft_log::Filter;
 use weft_nfs::{
     GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, Listeners, LockOptions, Peer, RdmaDesign,
@@ -492,7 +491,7 @@ fn wait_for<T>(answered: &Receiver<T>, signals: &BlockedSignals) -> Option<T> {
 }
 
 /// Makes sure that no other gateway has this directory.
-fn lock(directory: &Path) -> Result<File> {
+fn lock(directory: &Path) -> Result<FileLock> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -620,6 +619,6 @@ mod tests {
         let error = lock(&own).unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
-        lock(&own).unwrap();
+        drop(lock(&own).unwrap());
     }
 }
