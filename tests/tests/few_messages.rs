@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
-use weft_client::Client;
+use weft_client::{Client, OpenOptions};
 use weft_tests::{Cluster, wait_until};
 use weft_wire::Op;
 
@@ -34,6 +34,11 @@ fn servers_are_asked_for_nothing_but_the_bytes_of_files_that_nobody_writes() {
         assert!(fs::read(&path).unwrap() == contents(file), "{file}");
         // By copy_file_range(2).
         assert_eq!(fs::copy(&path, &copy).unwrap(), contents(file).len() as u64);
+        // close(2) does not wait for the kernel to tell the mount that it was the last one.
+        wait_until("nobody writes the copy", Duration::from_secs(30), || {
+            let options = OpenOptions::new().read(true);
+            !client.open(&format!("/copy {file}"), &options).unwrap().attr().size_live
+        });
         assert!(fs::read(&copy).unwrap() == contents(file), "the copy of {file}");
         let blocks = fs::metadata(&copy).unwrap().blocks();
         assert!(blocks * 512 >= contents(file).len() as u64);
