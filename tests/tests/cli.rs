@@ -622,8 +622,13 @@ fn measurements_end_with_figures_and_leave_nothing() {
         std::fs::remove_file(&drawn).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a scratch directory is left");
     }
-    let refused = bench(&["tile", "--method", "pack"]).output().unwrap();
-    assert!(complaint(&refused).contains("--method"));
+    for (arguments, said) in [
+        (&["tile", "--method", "pack"][..], "--method"),
+        (&["requests", "--size", "0"], "--size 0"),
+        (&["requests", "--size", "1M", "--file-bytes", "64K"], "--file-bytes"),
+    ] {
+        assert!(complaint(&bench(arguments).output().unwrap()).contains(said), "{arguments:?}");
+    }
     let mut long = bench(&["shared-file", "--bytes", "128M"]).stdout(Stdio::null()).spawn().unwrap();
     let name = text(dir.path()).to_string();
     wait_until("its servers run", TIMEOUT, || processes_naming(&format!("{name}/weft-bench")).len() >= 5);

@@ -1,12 +1,12 @@
 //! Measures what the machine itself can do.
 
-use super::fleet::{Fleet, per_client};
+use super::fleet::{Fleet, Phase, per_client};
 use super::numbers::median;
 use super::page_cache::warm_memory;
 use super::report::{Report, Row};
 use super::scratch::scratch;
 use super::worker::Task;
-use super::worker::ping::Socket;
+use super::worker::ping::{Exchange, Socket};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -248,12 +248,23 @@ pub fn ping_pong(
     rounds: usize,
     spin_us: [u64; 2],
 ) -> Result<Ping> {
-    let (bytes, dir) = (PING_BYTES, dir.to_owned());
-    let to = fleet.prepare(1, &Task::Echo { socket, dir, bytes, spin_us: spin_us[1] })?;
-    // The echo accepts connections only in the measured part, but they can be made before that.
-    fleet.prepare(0, &Task::Call { socket, to, bytes, spin_us: spin_us[0], rounds })?;
-    let phase = fleet.go(0..2)?;
+    let exchange = Exchange { request_bytes: PING_BYTES, reply_bytes: PING_BYTES, depth: 1, spin_us };
+    let phase = exchange_raw(fleet, socket, dir, exchange, rounds)?;
     Ok(Ping { p50_us: phase.done[0].p50_ns as f64 / 1e3, p99_us: phase.done[0].p99_ns as f64 / 1e3 })
+}
+
+/// Requests and replies between two processes.
+pub fn exchange_raw(
+    fleet: &mut Fleet,
+    socket: Socket,
+    dir: &Path,
+    exchange: Exchange,
+    rounds: usize,
+) -> Result<Phase> {
+    let to = fleet.prepare(1, &Task::Answer { socket, dir: dir.to_owned(), exchange })?;
+    // The answering end accepts connections only in the measured part, but they can be made before that.
+    fleet.prepare(0, &Task::Exchange { socket, to, exchange, rounds })?;
+    fleet.go(0..2)
 }
 
 impl Socket {

@@ -291,13 +291,16 @@ fn multipartition(cells: u64, points: u64, solutions: u64, rank: u64) -> Program
 
 /// A permutation of the numbers below `count`: four rounds of a Feistel network over the next power of four,
 /// repeated until the result is below `count`.
-struct Shuffle {
-    count: u64,
-    seed: u64,
+pub struct Shuffle {
+    /// How many numbers.
+    pub count: u64,
+    /// Another permutation for each.
+    pub seed: u64,
 }
 
 impl Shuffle {
-    fn at(&self, index: u64) -> u64 {
+    /// Where `index`, which is below `count`, goes.
+    pub fn at(&self, index: u64) -> u64 {
         let half_bits = (64 - (self.count.max(2) - 1).leading_zeros()).div_ceil(2);
         let mask = (1 << half_bits) - 1;
         let mut value = index;

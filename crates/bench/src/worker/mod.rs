@@ -9,7 +9,7 @@ use super::access::content;
 use super::access::task::AccessTask;
 use super::adapters;
 use super::repeated::task::Repeated;
-use super::requests::Requests;
+use super::requests::task::Requests;
 use anyhow::{Context, Result, bail};
 use measure::{Block, Done, Ready, measure, measure_each};
 use names::NameOp;
@@ -44,15 +44,11 @@ pub enum Task {
     Hold { bytes: u64 },
     /// Copy from another process's memory.
     CopyFrom { pid: u32, address: u64, bytes: u64 },
-    /// Echo messages; reports the address.
-    Echo { socket: Socket, dir: PathBuf, bytes: usize, spin_us: u64 },
-    /// Send messages to an echo, and time each.
-    Call { socket: Socket, to: String, bytes: usize, spin_us: u64, rounds: usize },
     /// Answer requests with replies; reports the address.
     Answer { socket: Socket, dir: PathBuf, exchange: Exchange },
     /// Send requests in groups, and time each group with its replies.
     Exchange { socket: Socket, to: String, exchange: Exchange, rounds: usize },
-    /// Requests at random places of a file, in groups that are timed.
+    /// Requests at random places of a file.
     Requests(Requests),
     /// Read the same bytes repeatedly, and time each read.
     ReadAgain { url: String, path: PathBuf, bytes: usize, rounds: usize },
@@ -129,10 +125,6 @@ impl State {
                 self.fill_memory(bytes, 0);
                 ready(String::new())?;
                 measure(|| copy_from(pid, address, &mut self.memory))
-            }
-            Task::Echo { socket, dir, bytes, spin_us } => ping::echo(socket, &dir, bytes, spin_us, ready),
-            Task::Call { socket, to, bytes, spin_us, rounds } => {
-                ping::call(socket, &to, bytes, spin_us, rounds, ready)
             }
             Task::Answer { socket, dir, exchange } => ping::answer(socket, &dir, exchange, ready),
             Task::Exchange { socket, to, exchange, rounds } => {

@@ -1,4 +1,4 @@
-//! Ping-pongs over sockets.
+//! Requests and replies over sockets: a ping-pong is one of each at a time, as long as the other.
 
 use super::measure::{Done, Ready, measure, measure_each};
 use anyhow::{Result, bail};
@@ -16,18 +16,6 @@ pub enum Socket {
     Unix,
 }
 
-/// Echoes messages until the other end closes its socket. Reports the address.
-pub fn echo(socket: Socket, dir: &Path, bytes: usize, spin_us: u64, ready: Ready<'_>) -> Result<Done> {
-    let mut buffer = vec![0; bytes];
-    let stream = accept(socket, dir, ready)?;
-    measure(|| {
-        while receive(&stream, &mut buffer, spin_us)? {
-            send(&stream, &buffer)?;
-        }
-        Ok(())
-    })
-}
-
 /// Listens, reports the address, and takes one connection.
 fn accept(socket: Socket, dir: &Path, ready: Ready<'_>) -> Result<OwnedFd> {
     match socket {
@@ -39,7 +27,7 @@ fn accept(socket: Socket, dir: &Path, ready: Ready<'_>) -> Result<OwnedFd> {
             Ok(stream.into())
         }
         Socket::Unix => {
-            let path = dir.join(format!("echo-{}", std::process::id()));
+            let path = dir.join(format!("answer-{}", std::process::id()));
             let listener = UnixListener::bind(&path)?;
             ready(path.display().to_string())?;
             let stream = listener.accept()?.0;
@@ -66,8 +54,8 @@ pub struct Exchange {
     pub request_bytes: usize,
     pub reply_bytes: usize,
     pub depth: usize,
-    /// How long the calling end polls before it sleeps.
-    pub spin_us: u64,
+    /// How long the calling and the answering end poll before they sleep.
+    pub spin_us: [u64; 2],
 }
 
 /// Answers each request with a reply until the other end closes its socket. Reports the address.
@@ -75,7 +63,7 @@ pub fn answer(socket: Socket, dir: &Path, exchange: Exchange, ready: Ready<'_>) 
     let stream = accept(socket, dir, ready)?;
     let (mut request, reply) = (vec![0; exchange.request_bytes], vec![2; exchange.reply_bytes]);
     measure(|| {
-        while receive(&stream, &mut request, 0)? {
+        while receive(&stream, &mut request, exchange.spin_us[1])? {
             send(&stream, &reply)?;
         }
         Ok(())
@@ -96,29 +84,11 @@ pub fn exchange(
     measure_each(rounds, || {
         (0..exchange.depth).try_for_each(|_| send(&stream, &request))?;
         for _ in 0..exchange.depth {
-            if !receive(&stream, &mut reply, exchange.spin_us)? {
+            if !receive(&stream, &mut reply, exchange.spin_us[0])? {
                 bail!("the other end has ended");
             }
         }
         Ok(())
-    })
-}
-
-/// Sends messages to an echo, and times each.
-pub fn call(
-    socket: Socket,
-    to: &str,
-    bytes: usize,
-    spin_us: u64,
-    rounds: usize,
-    ready: Ready<'_>,
-) -> Result<Done> {
-    let stream = connect(socket, to)?;
-    let mut buffer = vec![1; bytes];
-    ready(String::new())?;
-    measure_each(rounds, || {
-        send(&stream, &buffer)?;
-        if receive(&stream, &mut buffer, spin_us)? { Ok(()) } else { bail!("the echo has ended") }
     })
 }
 
