@@ -478,8 +478,9 @@ int weft_wait_all(size_t count, weft_op *ops[], ssize_t results[]);
 
 /* Waits until at least one has ended (NULLs are skipped), and drives all of them together; how many have
  * ended, 0 if all are NULL, -1 where the call makes no sense. Of each that has ended ops[i] becomes NULL and
- * results[i] what the blocking call would have returned. The others go on: a program that starts as many new
- * ones as have ended always has `count` under way. */
+ * results[i] what the blocking call would have returned; errno and weft_last_error() are those of the last one
+ * that failed. The others go on: a program that starts as many new ones as have ended always has `count` under
+ * way. `results` may be NULL. */
 ssize_t weft_wait_some(size_t count, weft_op *ops[], ssize_t results[]);
 
 /* ---- Memory ------------------------------------------------------------------------------------------- */

@@ -262,9 +262,10 @@ impl<T> Progress for PendingCall<T> {
     }
 
     fn begin_wait(&mut self, now: Instant) {
-        let end = deadline::end(self.inner.options.timeout());
-        self.end = self.end.zip(end).map(|(old, new)| old.max(new));
-        self.batch.begin_wait(&self.inner, now);
+        self.end = match self.batch.begin_wait(&self.inner, now) {
+            Some(paused) => self.end.map(|end| end + paused),
+            None => self.end.zip(deadline::end(self.inner.options.timeout())).map(|(old, new)| old.max(new)),
+        };
     }
 
     fn pause_wait(&mut self, now: Instant) {

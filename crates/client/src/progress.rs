@@ -69,7 +69,7 @@ pub fn finish_some<'a, P: Progress + ?Sized + 'a>(
     over
 }
 
-/// Moves them forward until `enough` of them, or all, are over; their positions. Leaves the others.
+/// Moves them forward until `enough` of them, or all, are over; their positions, in the order of their ends. Leaves the others.
 fn drive<P: Progress + ?Sized>(under_way: &mut Vec<(usize, &mut P)>, enough: usize) -> Vec<usize> {
     let (mut over, now) = (Vec::new(), Instant::now());
     under_way.iter_mut().for_each(|(_, one)| one.begin_wait(now));
@@ -87,7 +87,6 @@ fn drive<P: Progress + ?Sized>(under_way: &mut Vec<(usize, &mut P)>, enough: usi
         let mut batches: Vec<_> = under_way.iter_mut().filter_map(|(_, one)| one.requests()).collect();
         batch::rest(&mut batches);
     }
-    over.sort_unstable();
     over
 }
 

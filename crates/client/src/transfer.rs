@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use weft_layout::{Region, Regions};
-use weft_transport::{Allocation, Completion, may_requests_wait};
+use weft_transport::{Allocation, Completion, gathered_requests};
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
 use weft_wire::security::Capability;
 use weft_wire::{Op, Wire, body};
@@ -124,7 +124,7 @@ impl<'a> Transfer<'a> {
             _kept: None,
         };
         transfer.batch.bulky = total_bytes > BULKY_BYTES;
-        if may_requests_wait() && !transfer.batch.bulky {
+        if gathered_requests().is_some() && !transfer.batch.bulky {
             transfer.batch.share();
         }
         transfer.submit_windows();

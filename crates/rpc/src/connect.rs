@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weft_transport::{Link, may_requests_wait};
+use weft_transport::{Link, gathered_requests};
 
 use crate::deadline::{self, Operation};
 use crate::dial::Wish;
@@ -58,11 +58,13 @@ impl Rpc {
     pub(crate) fn share_lane(&self, index: usize) -> Option<LaneUse> {
         let server = self.session().server(index);
         let wish = Wish { traffic: self.traffic(server.role, false), rail: None };
-        match server.health.is_failing() {
-            true => None,
+        if server.health.is_failing() {
+            return None;
+        }
+        match gathered_requests() {
             // What leaves together does so on one connection.
-            false if may_requests_wait() => server.pick_busiest(&wish),
-            false => server.pick(&wish, true),
+            Some(users_max) => server.pick_busiest(&wish, users_max),
+            None => server.pick(&wish, true),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use weft_transport::{LinkKind, requests_per_connection};
+use weft_transport::LinkKind;
 use weft_wire::VERSIONS;
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{ProveReply, ServerInfo, endpoint, server_role};
@@ -189,12 +189,11 @@ impl Server {
         take.then(|| LaneUse::new(least))
     }
 
-    /// The lane that suits and that most use, as long as it is best for more requests.
-    pub(crate) fn pick_busiest(&self, wish: &Wish) -> Option<LaneUse> {
+    /// The lane that suits and that most use, but fewer than `users_max`.
+    pub(crate) fn pick_busiest(&self, wish: &Wish, users_max: usize) -> Option<LaneUse> {
         let lanes = self.lanes();
         let suits = |lane: &&Arc<Lane>| lane.is_alive() && lane.traffic() == wish.traffic;
-        let most = requests_per_connection();
-        let has_room = |lane: &&Arc<Lane>| lane.users() < most;
+        let has_room = |lane: &&Arc<Lane>| lane.users() < users_max;
         lanes.iter().filter(suits).filter(has_room).max_by_key(|lane| lane.users()).map(LaneUse::new)
     }
 

@@ -34,8 +34,8 @@ pub(crate) fn leaving() -> Leaving {
     LEAVING.get()
 }
 
-/// From now on, requests that this thread begins are held until [`Link::flush`](crate::Link::flush) or
-/// [`Link::progress`](crate::Link::progress), or else sent at once.
+/// Whether requests that this thread begins from now on are held until [`Link::flush`](crate::Link::flush) or
+/// [`Link::progress`](crate::Link::progress); else they are sent at once.
 pub fn hold_requests(are_held: bool) {
     LEAVING.set(if are_held { Leaving::Held } else { Leaving::AtOnce });
 }
@@ -62,16 +62,12 @@ pub fn are_requests_held() -> bool {
     leaving() == Leaving::Held
 }
 
-/// Whether they may wait for others.
-pub fn may_requests_wait() -> bool {
-    leaving() != Leaving::AtOnce
-}
-
-/// How many small requests are best begun on one connection before another one is taken, which another thread of the
-/// server may serve.
-pub fn requests_per_connection() -> usize {
+/// How many small requests are best begun on one connection, where requests may wait for others, before another one is taken,
+/// which another thread of the server may serve. `None`: they leave at once.
+pub fn gathered_requests() -> Option<usize> {
     match leaving() {
-        Leaving::AtOnce | Leaving::InGroups => GROUP_REQUESTS,
-        Leaving::Held => usize::from(CREDITS_PER_CONNECTION),
+        Leaving::AtOnce => None,
+        Leaving::InGroups => Some(GROUP_REQUESTS),
+        Leaving::Held => Some(usize::from(CREDITS_PER_CONNECTION)),
     }
 }

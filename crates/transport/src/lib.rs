@@ -50,9 +50,7 @@ mod together;
 mod verbs;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
-pub use held::{
-    are_requests_held, group_requests, hold_requests, may_requests_wait, requests_per_connection,
-};
+pub use held::{are_requests_held, gathered_requests, group_requests, hold_requests};
 pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind, LinkTraits, OWN_REQUEST_IDS};
 pub use listen::{Accepted, Acceptor, ListenError, Listening, Network, listen_tcp, listen_unix};
 pub use memory::{MemoryBulk, MemoryConn, MemoryConnector, MemoryEnd, MemoryFaults, MemoryHub, MemoryLink};

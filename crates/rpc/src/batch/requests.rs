@@ -1,7 +1,7 @@
 //! The requests of a batch: submitted, moved forward, taken.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_transport::Completion;
 use weft_wire::Op;
@@ -97,8 +97,8 @@ impl Batch {
     }
 
     /// Gives requests that were made before the program began to wait for them as much time as new ones have. Where it goes
-    /// on with a wait that it paused, they have what was left.
-    pub fn begin_wait(&mut self, rpc: &Rpc, now: Instant) {
+    /// on with a wait that it paused, they have what was left, and the length of the pause is returned.
+    pub fn begin_wait(&mut self, rpc: &Rpc, now: Instant) -> Option<Duration> {
         let Some(paused_at) = self.paused_at.take() else {
             let end = deadline::end(rpc.options.timeout());
             for call in &mut self.calls {
@@ -107,7 +107,7 @@ impl Batch {
                     *since = now;
                 }
             }
-            return;
+            return None;
         };
         let paused = now.saturating_duration_since(paused_at);
         for call in &mut self.calls {
@@ -116,6 +116,7 @@ impl Batch {
                 *since = (*since + paused).min(now);
             }
         }
+        Some(paused)
     }
 
     /// The program stops waiting for a while: that time does not count.
@@ -200,7 +201,7 @@ impl Batch {
         let server = call.server;
         let begun = Instant::now();
         let mut part = None;
-        if let (true, Some(end)) = (call.hasty, call.end) {
+        if let (Some(_), Some(end)) = (call.hasty, call.end) {
             let left = end.saturating_duration_since(begun);
             if !rpc.session().server(server).health.is_worth_asking(begun, end - call.begun) {
                 let cause = "it does not answer others";

@@ -75,7 +75,7 @@ impl Batch {
     fn cut_silent(&self, rpc: &Rpc) {
         let now = Instant::now();
         let options = &rpc.options;
-        for call in self.calls.iter().filter(|call| !call.hasty) {
+        for call in self.calls.iter().filter(|call| call.hasty.is_none()) {
             let Some((lane, answer, since)) = call.sent() else { continue };
             let waited = now.saturating_duration_since(since);
             if answer.is_ready() || waited < ping_after(options).min(options.reply_timeout()) {

@@ -97,10 +97,9 @@ pub struct Call {
     pause: Duration,
     /// When it is given up; `None`: never.
     pub(crate) end: Option<Instant>,
-    /// It can do without the answer: then the connection stays.
-    pub(crate) hasty: bool,
-    /// Then a server to which it was sent has at least this long to answer.
-    answer_wait_min: Duration,
+    /// It can do without the answer: then the connection stays. A server to which it was sent has at least this
+    /// long to answer.
+    pub(crate) hasty: Option<Duration>,
     /// How long it is tried to connect.
     connect_patience: Duration,
 }
@@ -125,8 +124,7 @@ impl Call {
             begun: Instant::now(),
             pause: Duration::ZERO,
             end: deadline::end(rpc.options.timeout()),
-            hasty: false,
-            answer_wait_min: Duration::ZERO,
+            hasty: None,
             connect_patience: Duration::MAX,
         }
     }
@@ -141,8 +139,7 @@ impl Call {
     pub fn patience(mut self, patience: Duration) -> Call {
         let end = Instant::now() + patience;
         self.end = Some(self.end.map_or(end, |before| before.min(end)));
-        self.answer_wait_min = patience.min(SILENCE_MIN);
-        self.hasty = true;
+        self.hasty = Some(patience.min(SILENCE_MIN));
         self.connect_patience = HASTY_RETRY;
         self
     }
@@ -169,7 +166,7 @@ impl Call {
     /// When it is given up although it was sent, at `since`: one that can do without the answer. `None`: not
     /// for its time.
     pub(crate) fn hasty_end(&self, since: Instant) -> Option<Instant> {
-        self.end.filter(|_| self.hasty).map(|end| end.max(since + self.answer_wait_min))
+        self.end.zip(self.hasty).map(|(end, answer_wait_min)| end.max(since + answer_wait_min))
     }
 
     /// Whether a server may use memory of the caller's for it.

@@ -19,7 +19,7 @@ impl Call {
     pub(crate) fn failed(&mut self, rpc: &Rpc, since: Instant, cause: &str) {
         let now = Instant::now();
         let is_over = self.is_over_at(now) || self.begun.elapsed() >= self.connect_patience;
-        rpc.note_failure(self.server, since, cause, is_over && !self.hasty);
+        rpc.note_failure(self.server, since, cause, is_over && self.hasty.is_none());
         if let Some(error) = rpc.dead(self.server).filter(|_| !is_over) {
             self.state = State::Done(Err(error.of_operation(self.op.name())));
             return;
