@@ -497,7 +497,17 @@ fn weft_bench_measures_the_weft_that_started_it() {
     copy_program(&weft_bin().with_file_name("weft-bench"), &bench);
     let latency = |program: &Path, words: &[&str]| {
         let mut command = Command::new(program);
-        command.args(words).args(["latency", "--rounds", "5", "--runs", "1", "--json", "--dir"]);
+        command.args(words).args([
+            "latency",
+            "--rounds",
+            "5",
+            "--pause-us",
+            "1000",
+            "--runs",
+            "1",
+            "--json",
+            "--dir",
+        ]);
         command.arg(dir.path()).env("PATH", elsewhere.path()).env_remove("WEFT_PROGRAM").output().unwrap()
     };
     json(&expect_success("weft bench", &latency(&weft, &["bench"])));
@@ -542,7 +552,7 @@ fn measurements_end_with_figures_and_leave_nothing() {
     };
     for (arguments, rows) in [
         (&["shared-file", "--clients", "2", "--io", "2", "--bytes", "1M"][..], 7),
-        (&["latency", "--rounds", "50"], 6),
+        (&["latency", "--rounds", "50"], 8),
         (&["list", "--entries", "30"], 5),
         (
             &[

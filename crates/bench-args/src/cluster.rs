@@ -62,6 +62,10 @@ pub struct LatencyArgs {
     /// Reads in each repetition.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
+    /// Microseconds in which nothing happens before each read and each ping-pong: with 1000 and more the processors have
+    /// fallen asleep.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000_000))]
+    pub pause_us: u64,
     /// The cluster, and options of every measurement.
     #[command(flatten)]
     pub testbed: TestbedArgs,

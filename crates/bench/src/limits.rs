@@ -59,9 +59,10 @@ pub fn run(args: LimitsArgs) -> Result<()> {
     let mut report = Report::new("limits", serde_json::json!({ "clients": clients, "bytes": bytes }));
     report.rows = samples.rows("MiB/s");
     let mut times = Samples::default();
+    let sleeping = Exchange::ping_pong(PING_BYTES, [0, 0]);
     for _ in 0..args.common.runs {
         for socket in [Socket::Tcp, Socket::Unix] {
-            let ping = ping_pong(&mut fleet, socket, scratch.path(), PING_ROUNDS, [0, 0])?;
+            let ping = ping_pong(&mut fleet, socket, scratch.path(), PING_ROUNDS, sleeping)?;
             times.add(&format!("4 KiB ping-pong, {}, p50", socket.name()), ping.p50_us);
             times.add(&format!("4 KiB ping-pong, {}, p99", socket.name()), ping.p99_us);
         }
@@ -240,15 +241,14 @@ pub struct Ping {
     pub p99_us: f64,
 }
 
-/// Ping-pongs of 4 KiB between two processes. `spin_us` is how long each of them polls before it sleeps.
+/// Times a ping-pong of two processes, `rounds` times.
 pub fn ping_pong(
     fleet: &mut Fleet,
     socket: Socket,
     dir: &Path,
     rounds: usize,
-    spin_us: [u64; 2],
+    exchange: Exchange,
 ) -> Result<Ping> {
-    let exchange = Exchange { request_bytes: PING_BYTES, reply_bytes: PING_BYTES, depth: 1, spin_us };
     let phase = exchange_raw(fleet, socket, dir, exchange, rounds)?;
     Ok(Ping { p50_us: phase.done[0].p50_ns as f64 / 1e3, p99_us: phase.done[0].p99_ns as f64 / 1e3 })
 }

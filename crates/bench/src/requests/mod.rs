@@ -117,6 +117,7 @@ fn measured(
         request_bytes: to_server as usize,
         reply_bytes: from_server as usize,
         depth: task.depth,
+        pause_us: 0,
         spin_us: [ConnectOptions::default().spin_us.into(), 0],
     };
     for _ in 0..runs {

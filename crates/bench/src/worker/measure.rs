@@ -5,7 +5,7 @@ use super::super::adapters::Counts;
 use super::super::numbers::percentile;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A part of a file.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -52,10 +52,22 @@ pub fn measure(work: impl FnOnce() -> Result<()>) -> Result<Done> {
 }
 
 /// Repeats a piece of work and times each repetition.
-pub fn measure_each(rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Done> {
+pub fn measure_each(rounds: usize, work: impl FnMut() -> Result<()>) -> Result<Done> {
+    measure_each_after(Duration::ZERO, rounds, work)
+}
+
+/// As [`measure_each`], with a pause before each repetition, which is not timed.
+pub fn measure_each_after(
+    pause: Duration,
+    rounds: usize,
+    mut work: impl FnMut() -> Result<()>,
+) -> Result<Done> {
     let mut took_ns = Vec::with_capacity(rounds);
     let done = measure(|| {
         for _ in 0..rounds {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
             let begun = Instant::now();
             work()?;
             took_ns.push(begun.elapsed().as_nanos() as u64);
@@ -64,4 +76,22 @@ pub fn measure_each(rounds: usize, mut work: impl FnMut() -> Result<()>) -> Resu
     })?;
     took_ns.sort_unstable();
     Ok(Done { p50_ns: percentile(&took_ns, 0.5), p99_ns: percentile(&took_ns, 0.99), ..done })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_before_each_repetition() {
+        let pause = Duration::from_millis(2);
+        let mut rounds = 0;
+        let done = measure_each_after(pause, 3, || {
+            rounds += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(rounds, 3);
+        assert!(done.end_ns - done.begin_ns >= 3 * pause.as_nanos() as u64);
+    }
 }

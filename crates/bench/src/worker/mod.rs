@@ -11,7 +11,7 @@ use super::adapters;
 use super::repeated::task::Repeated;
 use super::requests::task::Requests;
 use anyhow::{Context, Result, bail};
-use measure::{Block, Done, Ready, measure, measure_each};
+use measure::{Block, Done, Ready, measure, measure_each_after};
 use names::NameOp;
 use ping::{Exchange, Socket};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use weft_bench_args::{Memory, Way};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_client::{Arena, Client, OpenOptions};
@@ -50,8 +51,8 @@ pub enum Task {
     Exchange { socket: Socket, to: String, exchange: Exchange, rounds: usize },
     /// Requests at random places of a file.
     Requests(Requests),
-    /// Read the same bytes repeatedly, and time each read.
-    ReadAgain { url: String, path: PathBuf, bytes: usize, rounds: usize },
+    /// Read the same bytes repeatedly, with pauses, and time each read.
+    ReadAgain { url: String, path: PathBuf, bytes: usize, rounds: usize, pause_us: u64 },
     /// Create, query or remove files in a cluster, with several threads.
     Names { url: String, dir: PathBuf, op: NameOp, files: usize, threads: usize },
     /// The same in a local directory.
@@ -134,12 +135,13 @@ impl State {
                 let client = self.client(&requests.url)?;
                 requests.perform(&client, ready)
             }
-            Task::ReadAgain { url, path, bytes, rounds } => {
+            Task::ReadAgain { url, path, bytes, rounds, pause_us } => {
                 let file = self.client(&url)?.open(at(&path), &OpenOptions::new().read(true))?;
                 let mut buffer = vec![0; bytes];
                 file.read_at(&mut buffer, 0)?;
                 ready(String::new())?;
-                measure_each(rounds, || match file.read_at(&mut buffer, 0)? {
+                let pause = Duration::from_micros(pause_us);
+                measure_each_after(pause, rounds, || match file.read_at(&mut buffer, 0)? {
                     got if got == bytes => Ok(()),
                     got => bail!("{got} of {bytes} bytes were read"),
                 })

@@ -1,13 +1,13 @@
 //! Requests and replies over sockets: a ping-pong is one of each at a time, as long as the other.
 
-use super::measure::{Done, Ready, measure, measure_each};
+use super::measure::{Done, Ready, measure, measure_each_after};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The socket between two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,8 +54,17 @@ pub struct Exchange {
     pub request_bytes: usize,
     pub reply_bytes: usize,
     pub depth: usize,
+    /// How long both ends are idle before each group.
+    pub pause_us: u64,
     /// How long the calling and the answering end poll before they sleep.
     pub spin_us: [u64; 2],
+}
+
+impl Exchange {
+    /// One request of `bytes` and as long a reply at a time, without pauses.
+    pub fn ping_pong(bytes: usize, spin_us: [u64; 2]) -> Exchange {
+        Exchange { request_bytes: bytes, reply_bytes: bytes, depth: 1, pause_us: 0, spin_us }
+    }
 }
 
 /// Answers each request with a reply until the other end closes its socket. Reports the address.
@@ -81,7 +90,7 @@ pub fn exchange(
     let stream = connect(socket, to)?;
     let (request, mut reply) = (vec![1; exchange.request_bytes], vec![0; exchange.reply_bytes]);
     ready(String::new())?;
-    measure_each(rounds, || {
+    measure_each_after(Duration::from_micros(exchange.pause_us), rounds, || {
         (0..exchange.depth).try_for_each(|_| send(&stream, &request))?;
         for _ in 0..exchange.depth {
             if !receive(&stream, &mut reply, exchange.spin_us[0])? {
