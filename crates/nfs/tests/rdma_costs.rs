@@ -22,7 +22,8 @@ use weft_onc_server::RdmaListener;
 use weft_verbs::Counts;
 use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 
-const SIZES: [usize; 3] = [4 << 10, 128 << 10, 1 << 20];
+const SIZES: [usize; 3] = [4 << 10, 128 << 10, FILE_BYTES];
+const FILE_BYTES: usize = 1 << 20;
 /// A multiple of the messages of which one reports its end.
 const CALLS: u64 = 32;
 
@@ -198,11 +199,14 @@ impl Bench<'_> {
         )
     }
 
-    fn measure(&self, of: &NfsClient, file: &FileHandle, operation: Operation, bytes: usize) -> Measured {
-        const PAGE: usize = 4096;
-        let mut memory = vec![5; bytes + PAGE];
-        let start = memory.as_ptr().align_offset(PAGE);
-        let buffer = &mut memory[start..start + bytes];
+    fn measure(
+        &self,
+        of: &NfsClient,
+        file: &FileHandle,
+        operation: Operation,
+        buffer: &mut [u8],
+    ) -> Measured {
+        let bytes = buffer.len();
         let mut call = || match operation {
             Operation::Read => assert_eq!(of.read(file, 0, buffer).unwrap().bytes, bytes),
             Operation::Write => assert_eq!(of.write(file, 0, buffer, Stable::Unstable).unwrap().bytes, bytes),
@@ -224,7 +228,12 @@ impl Bench<'_> {
 }
 
 fn measure_all(cluster: &Cluster) -> Vec<Measured> {
+    const PAGE: usize = 4096;
     let mut all = Vec::new();
+    // No memory is given back while something is counted, for that ends registrations some time later.
+    let mut memory = vec![1; FILE_BYTES + PAGE];
+    let start = memory.as_ptr().align_offset(PAGE);
+    let memory = &mut memory[start..start + FILE_BYTES];
     for server in SERVERS {
         let server_host = Pretend::new(PretendOptions::default());
         let client_host = server_host.another_host(vec![Adapter::new("clients", [127, 0, 0, 2].into())]);
@@ -234,13 +243,13 @@ fn measure_all(cluster: &Cluster) -> Vec<Measured> {
         let options = serving::options(cluster.client(), &cluster.key, "/");
         let serving = Serving::start_over(options, Listeners { tcp, rdma, rdma_options }).unwrap();
         let bench = Bench { serving: &serving, server_host, client_host, server };
-        for (memory, _) in client::RdmaMemory::ALL {
-            let of = bench.connect(memory);
+        let clients = client::RdmaMemory::ALL.map(|(strategy, _)| bench.connect(strategy));
+        for of in &clients {
             let how = CreateHow::Unchecked(SetAttr { mode: Some(0o644), ..SetAttr::default() });
             let file = of.create(of.root(), b"file", &how).unwrap().handle.unwrap();
-            of.write_all(&file, 0, &vec![1; 1 << 20], 1).unwrap();
+            of.write_all(&file, 0, memory, 1).unwrap();
             for operation in [Operation::Read, Operation::Write] {
-                all.extend(SIZES.map(|bytes| bench.measure(&of, &file, operation, bytes)));
+                all.extend(SIZES.map(|bytes| bench.measure(of, &file, operation, &mut memory[..bytes])));
             }
         }
         assert!(bench.client_host.complaints().is_empty(), "{:?}", bench.client_host.complaints());
