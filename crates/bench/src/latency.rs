@@ -5,7 +5,7 @@
 //! sleeps as the client library does, and the answering end sleeps at once, as a server does by default.
 
 use super::fleet::Fleet;
-use super::limits::{PING_BYTES, ping_pong};
+use super::limits::{PING_BYTES, exchange_raw};
 use super::report::{Report, Row};
 use super::scratch::{Testbed, scratch};
 use super::worker::Task;
@@ -47,16 +47,16 @@ pub fn run(args: LatencyArgs) -> Result<()> {
     let mut times = [Times::default(), Times::default()];
     for _ in 0..args.testbed.common.runs {
         for (((transport, socket), fleet), times) in ways.iter().zip(&mut fleets).zip(&mut times) {
-            let same = ping_pong(&mut raw, *socket, scratch.path(), rounds, ping(spin_us))?;
-            times.raw_p50.push(same.p50_us);
-            times.raw_p99.push(same.p99_us);
-            let sleeping = ping_pong(&mut raw, *socket, scratch.path(), rounds, ping(0))?;
-            times.sleeping_p50.push(sleeping.p50_us);
-            times.sleeping_p99.push(sleeping.p99_us);
+            let same = exchange_raw(&mut raw, *socket, scratch.path(), ping(spin_us), rounds)?;
+            times.raw_p50.push(same.done[0].p50_us());
+            times.raw_p99.push(same.done[0].p99_us());
+            let sleeping = exchange_raw(&mut raw, *socket, scratch.path(), ping(0), rounds)?;
+            times.sleeping_p50.push(sleeping.done[0].p50_us());
+            times.sleeping_p99.push(sleeping.done[0].p99_us());
             let (url, path, bytes) = (testbed.url(transport), path.clone(), PING_BYTES);
             let phase = fleet.run(&[Task::ReadAgain { url, path, bytes, rounds, pause_us }])?;
-            times.weft_p50.push(phase.done[0].p50_ns as f64 / 1e3);
-            times.weft_p99.push(phase.done[0].p99_ns as f64 / 1e3);
+            times.weft_p50.push(phase.done[0].p50_us());
+            times.weft_p99.push(phase.done[0].p99_us());
         }
     }
     testbed.client.unlink(at(&path))?;

@@ -62,9 +62,9 @@ pub fn run(args: LimitsArgs) -> Result<()> {
     let sleeping = Exchange::ping_pong(PING_BYTES, [0, 0]);
     for _ in 0..args.common.runs {
         for socket in [Socket::Tcp, Socket::Unix] {
-            let ping = ping_pong(&mut fleet, socket, scratch.path(), PING_ROUNDS, sleeping)?;
-            times.add(&format!("4 KiB ping-pong, {}, p50", socket.name()), ping.p50_us);
-            times.add(&format!("4 KiB ping-pong, {}, p99", socket.name()), ping.p99_us);
+            let phase = exchange_raw(&mut fleet, socket, scratch.path(), sleeping, PING_ROUNDS)?;
+            times.add(&format!("4 KiB ping-pong, {}, p50", socket.name()), phase.done[0].p50_us());
+            times.add(&format!("4 KiB ping-pong, {}, p99", socket.name()), phase.done[0].p99_us());
         }
     }
     report.rows.extend(times.rows("µs"));
@@ -231,26 +231,6 @@ pub fn local_file(fleet: &mut Fleet, dir: &Path, clients: usize, bytes: u64) -> 
     std::fs::remove_file(&path)?;
     let total = bytes * clients as u64;
     Ok((mib_per_s(total, write.seconds), mib_per_s(total, read.seconds)))
-}
-
-/// Times of a ping-pong.
-pub struct Ping {
-    /// Median.
-    pub p50_us: f64,
-    /// The 99th percentile.
-    pub p99_us: f64,
-}
-
-/// Times a ping-pong of two processes, `rounds` times.
-pub fn ping_pong(
-    fleet: &mut Fleet,
-    socket: Socket,
-    dir: &Path,
-    rounds: usize,
-    exchange: Exchange,
-) -> Result<Ping> {
-    let phase = exchange_raw(fleet, socket, dir, exchange, rounds)?;
-    Ok(Ping { p50_us: phase.done[0].p50_ns as f64 / 1e3, p99_us: phase.done[0].p99_ns as f64 / 1e3 })
 }
 
 /// Requests and replies between two processes.

@@ -129,8 +129,8 @@ fn measured(
         server_s += testbed.server_load().cpu_s - before;
         client_s += phase.cpu_s;
         per_s.push(requests / phase.seconds);
-        p50_us.push(phase.done[0].p50_ns as f64 / 1e3);
-        p99_us.push(phase.done[0].p99_ns as f64 / 1e3);
+        p50_us.push(phase.done[0].p50_us());
+        p99_us.push(phase.done[0].p99_us());
     }
     let moved = requests * f64::from(runs) * task.request_bytes as f64;
     let limit = format!("{} exchange, same depth", socket.name());

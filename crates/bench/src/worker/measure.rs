@@ -33,6 +33,18 @@ pub struct Done {
     pub adapter: Counts,
 }
 
+impl Done {
+    /// Median of single operations, in microseconds.
+    pub fn p50_us(&self) -> f64 {
+        self.p50_ns as f64 / 1e3
+    }
+
+    /// Their 99th percentile, in microseconds.
+    pub fn p99_us(&self) -> f64 {
+        self.p99_ns as f64 / 1e3
+    }
+}
+
 /// Reports that a task is prepared, and returns when the measured part begins.
 pub type Ready<'a> = &'a mut dyn FnMut(String) -> Result<()>;
 
@@ -65,9 +77,7 @@ pub fn measure_each_after(
     let mut took_ns = Vec::with_capacity(rounds);
     let done = measure(|| {
         for _ in 0..rounds {
-            if !pause.is_zero() {
-                std::thread::sleep(pause);
-            }
+            std::thread::sleep(pause);
             let begun = Instant::now();
             work()?;
             took_ns.push(begun.elapsed().as_nanos() as u64);
