@@ -1,9 +1,14 @@
 //! Getting a FUSE connection attached to a directory: by mount(2) as root, else through the helper `fusermount3`.
 //!
 //! ```text
-//!   root                                    others (or auto_unmount)
+//!   root                                    others
 //!   open /dev/fuse ──► mount(2) with fd=N    fusermount3 -o … DIR  ── the descriptor, over a socket ──► here
 //! ```
+//!
+//! With `auto_unmount`, a guard (a shell of its own) waits for the end of this process and unmounts what nobody serves.
+//! fusermount3 has such a guard too, which looks once and misses some ends: a process that is killed closes its socket to
+//! the guard before, or after, its connection to the kernel, and a request of the guard that meets the connection's end
+//! fails with ECONNABORTED, where it expects ENOTCONN.
 //!
 //! [`Attached`] knows its own device number and leaves others' mounts on the same directory alone. A number is given again once a
 //! mount has gone; so at the end only a mount that nobody serves is detached.
@@ -18,34 +23,68 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const FUSE_DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// Tells the helper the number of the socket on which it sends the descriptor.
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
+/// Waits until nobody holds the other end of its standard input. Asks the mount for its free space then, which no cache
+/// answers; the request waits while the connection is being closed. A mount that answers is somebody else's.
+const GUARD_SCRIPT: &str = r#"
+cat > /dev/null
+case $(LC_ALL=C stat -f -- "$0" 2>&1) in
+*"not connected"* | *"connection abort"*) fusermount3 -u -q -z -- "$0" || umount -l -- "$0" ;;
+esac
+"#;
+
 /// A mount of ours. Dropped when nobody serves it any more, it is detached if the kernel still has it.
 pub(crate) struct Attached {
     dir: PathBuf,
     /// `major:minor`, as in mountinfo.
     pub(crate) device: String,
-    /// With auto_unmount, the helper unmounts when this is closed.
-    _helper: Option<UnixStream>,
+    /// With auto_unmount, a process that unmounts when its standard input ends, as it does with this process.
+    _guard: Option<Child>,
 }
 
 /// Mounts; the descriptor is the connection to the kernel, on which its first request waits.
 pub(crate) fn attach(options: &MountOptions) -> Result<(Attached, OwnedFd), MountError> {
-    let by_system_call = if options.auto_unmount { Err(libc::EPERM) } else { by_system_call(options)? };
-    let (connection, helper) = match by_system_call {
-        Ok(connection) => (connection, None),
+    let connection = match by_system_call(options)? {
+        Ok(connection) => connection,
         Err(_) => by_helper(options)?,
     };
     let mounts = weft_host::mounts();
     let mount = mounts.into_iter().rev().find(|mount| mount.dir == options.dir);
     let device = mount.map(|mount| mount.device).unwrap_or_default();
-    let helper = helper.filter(|_| options.auto_unmount);
-    Ok((Attached { dir: options.dir.clone(), device, _helper: helper }, connection))
+    let mut attached = Attached { dir: options.dir.clone(), device, _guard: None };
+    if options.auto_unmount {
+        attached._guard = Some(guard(&options.dir).map_err(|source| {
+            attached.detach();
+            refused(options, source)
+        })?);
+    }
+    Ok((attached, connection))
+}
+
+/// Starts the guard of a mount. A signal to the group of this process does not reach it.
+fn guard(dir: &Path) -> io::Result<Child> {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(GUARD_SCRIPT).arg(dir).current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: between fork and exec only setsid is called, which is allowed there.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+    command.spawn().map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("the process that unmounts at the end, sh, cannot be run: {error}"),
+        )
+    })
 }
 
 fn refused(options: &MountOptions, source: io::Error) -> MountError {
@@ -109,7 +148,7 @@ fn c_string(options: &MountOptions, bytes: &[u8]) -> Result<CString, MountError>
     CString::new(bytes).map_err(|_| MountError::MountPoint { dir: options.dir.clone(), reason: reason() })
 }
 
-fn by_helper(options: &MountOptions) -> Result<(OwnedFd, Option<UnixStream>), MountError> {
+fn by_helper(options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |source| refused(options, source);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(HELPER);
@@ -130,10 +169,8 @@ fn by_helper(options: &MountOptions) -> Result<(OwnedFd, Option<UnixStream>), Mo
     })?;
     drop(theirs);
     if let Some(connection) = receive_descriptor(&ours) {
-        if !options.auto_unmount {
-            let _ = child.wait();
-        }
-        return Ok((connection, Some(ours)));
+        let _ = child.wait();
+        return Ok(connection);
     }
     let output = child.wait_with_output().map_err(failed)?;
     Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string())))
@@ -142,9 +179,8 @@ fn by_helper(options: &MountOptions) -> Result<(OwnedFd, Option<UnixStream>), Mo
 /// `a,b=c`, with commas in values escaped.
 fn helper_options(options: &MountOptions) -> String {
     let source = options.url.to_string().replace('\\', "\\\\").replace(',', "\\,");
-    let auto_unmount = options.auto_unmount.then_some("auto_unmount");
     let flags = flags(options).into_iter().filter(|flag| flag.2).map(|(_, word, _)| word);
-    let words: Vec<_> = connection_words(options).chain(flags).chain(auto_unmount).collect();
+    let words: Vec<_> = connection_words(options).chain(flags).collect();
     format!("fsname={source},subtype=weft,{}", words.join(","))
 }
 

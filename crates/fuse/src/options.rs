@@ -78,7 +78,7 @@ pub struct MountOptions {
     pub levels: Filter,
     /// From how many milliseconds on a system call is slow, and logged with the servers that it waited for; 0: never.
     pub slow_ms: u64,
-    /// Have `fusermount3` (package fuse3) watch the serving process and unmount when it dies.
+    /// Have a process of its own watch the serving process, and unmount when it dies.
     pub auto_unmount: bool,
 }
 
