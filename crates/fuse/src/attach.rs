@@ -6,9 +6,8 @@
 //! ```
 //!
 //! With `auto_unmount`, a guard (a shell of its own) waits for the end of this process and unmounts what nobody serves.
-//! fusermount3 has such a guard too, which looks once and misses some ends: a process that is killed closes its socket to
-//! the guard before, or after, its connection to the kernel, and a request of the guard that meets the connection's end
-//! fails with ECONNABORTED, where it expects ENOTCONN.
+//! fusermount3 has a guard too, but it misses some ends. A process that is killed may close its socket to the guard before
+//! its connection to the kernel. The guard's one request then fails with ECONNABORTED, and it takes only ENOTCONN for an end.
 //!
 //! [`Attached`] knows its own device number and leaves others' mounts on the same directory alone. A number is given again once a
 //! mount has gone; so at the end only a mount that nobody serves is detached.
@@ -50,6 +49,9 @@ pub(crate) struct Attached {
 
 /// Mounts; the descriptor is the connection to the kernel, on which its first request waits.
 pub(crate) fn attach(options: &MountOptions) -> Result<(Attached, OwnedFd), MountError> {
+    // Before the mount: where that fails, the guard finds nothing to unmount.
+    let guard = options.auto_unmount.then(|| start_guard(&options.dir)).transpose();
+    let guard = guard.map_err(|source| refused(options, source))?;
     let connection = match by_system_call(options)? {
         Ok(connection) => connection,
         Err(_) => by_helper(options)?,
@@ -57,18 +59,11 @@ pub(crate) fn attach(options: &MountOptions) -> Result<(Attached, OwnedFd), Moun
     let mounts = weft_host::mounts();
     let mount = mounts.into_iter().rev().find(|mount| mount.dir == options.dir);
     let device = mount.map(|mount| mount.device).unwrap_or_default();
-    let mut attached = Attached { dir: options.dir.clone(), device, _guard: None };
-    if options.auto_unmount {
-        attached._guard = Some(guard(&options.dir).map_err(|source| {
-            attached.detach();
-            refused(options, source)
-        })?);
-    }
-    Ok((attached, connection))
+    Ok((Attached { dir: options.dir.clone(), device, _guard: guard }, connection))
 }
 
 /// Starts the guard of a mount. A signal to the group of this process does not reach it.
-fn guard(dir: &Path) -> io::Result<Child> {
+fn start_guard(dir: &Path) -> io::Result<Child> {
     let mut command = Command::new("sh");
     command.arg("-c").arg(GUARD_SCRIPT).arg(dir).current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
