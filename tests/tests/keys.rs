@@ -14,7 +14,7 @@ use weft_tests::{Served, ServedOptions, SetAtEnd, free_ports, host, wait_until, 
 use weft_wire::keys::{IssuedKey, id_text};
 use weft_wire::messages::*;
 use weft_wire::security::Key;
-use weft_wire::{Header, Op, Status, Wire};
+use weft_wire::{Added, Header, Op, Status, Wire};
 
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;
@@ -542,6 +542,7 @@ fn open_raw(cluster: &Served, key: &std::path::Path, hello: HelloRequest, path: 
         exclusive: false,
         layout: None,
         access: rights::READ | rights::WRITE,
+        small: Added(false),
     };
     let header = Header { slot: 1, ..Header::request(Op::Create, 77) };
     meta.send(header, &create.to_bytes(), &[]).unwrap();
@@ -566,6 +567,7 @@ fn a_session_cannot_be_taken_over_with_another_key() {
         exclusive: false,
         layout: None,
         access: rights::READ | rights::WRITE,
+        small: Added(false),
     };
     bob.send(Header { slot: 1, ..Header::request(Op::Create, 77) }, &create.to_bytes(), &[]).unwrap();
     assert_eq!(bob.receive_reply().unwrap().header.status, Status::Access);
@@ -599,7 +601,7 @@ fn a_capability_of_anothers_is_refused() {
     let process = HelloRequest { role: peer_role::PROCESS, ..hello() };
     io.prove(&Key::ZERO, process).expect("root may connect without a key");
     assert_eq!(io.ask(&read).unwrap().header.status, Status::Capability);
-    let reopen = ReopenRequest { capability, id: OpenId { run: 1, number: 1 } };
+    let reopen = ReopenRequest { capability, id: OpenId { run: 1, number: 1 }, small: Added(true) };
     let mut bob = Raw::tcp(cluster.address("meta0")).unwrap();
     bob.greet(&read_key_file(&bobs).unwrap()).unwrap();
     assert_eq!(bob.ask(&reopen).unwrap().header.status, Status::Capability);

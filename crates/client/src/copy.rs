@@ -70,10 +70,12 @@ impl Copy<'_> {
         if self.bytes == 0 {
             return Ok(Copied { bytes: 0, hole_bytes: 0 });
         }
+        target.spread_for(self.to_offset + self.bytes)?;
+        let is_small = source.held.small_size(&source.inner)?.is_some() || target.held.small_bytes() > 0;
         let data_bytes =
             match slot_shift(&source.held.layout, self.from_offset, &target.held.layout, self.to_offset) {
-                Some(shift) => self.by_servers(shift)?,
-                None => self.through_memory()?,
+                Some(shift) if !is_small => self.by_servers(shift)?,
+                _ => self.through_memory()?,
             };
         Ok(Copied { bytes: self.bytes, hole_bytes: self.bytes.saturating_sub(data_bytes) })
     }

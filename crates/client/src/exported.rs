@@ -21,7 +21,7 @@
 
 use weft_wire::messages::{Attr, OpenId, ReopenRequest, rights};
 use weft_wire::security::Capability;
-use weft_wire::{Op, Reader, Wire, Writer};
+use weft_wire::{Added, Op, Reader, Wire, Writer};
 
 use crate::error::{Error, ErrorKind};
 use crate::held::{CounterOf, Held};
@@ -122,6 +122,9 @@ impl File {
     /// # Errors
     /// As [`File::export`].
     pub fn share(&self) -> Result<Vec<u8>> {
+        // Who takes part without asking anybody takes it for striped.
+        let open = self.open();
+        open.held.spread(&open.inner).map_err(|error| error.on(&open.name))?;
         let shared = self.describe(SHARED)?;
         self.open.held.note_covers(true);
         Ok(shared)
@@ -224,11 +227,13 @@ impl Client {
         let inner = &self.inner;
         let open = || {
             let (access, id) = (capability.rights, inner.open_id(0));
-            let request = ReopenRequest { capability: capability.clone(), id: id.clone() };
+            let request =
+                ReopenRequest { capability: capability.clone(), id: id.clone(), small: Added(true) };
             let reply = batch::ask(inner, inner.meta(), &request)?;
             let id = OpenId { run: reply.run, ..id };
             let capability = reply.capability.unwrap_or(capability);
-            let mut held = Held::new(capability, access, id, inner.session().id());
+            let held = Held::new(capability, access, id, inner.session().id());
+            let mut held = held.small(reply.small_bytes.0);
             if let Some(counter) = counter {
                 held = held.counting_with(counter);
             }

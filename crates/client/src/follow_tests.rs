@@ -262,7 +262,14 @@ fn open_reply(run: u64) -> OpenReply {
         size_live: false,
         ..Attr::sample(&mut 0)
     };
-    OpenReply { attr, capability: Some(capability), created: false, parent: None, run }
+    OpenReply {
+        attr,
+        capability: Some(capability),
+        created: false,
+        parent: None,
+        run,
+        small_bytes: weft_wire::Added(0),
+    }
 }
 
 impl Link for NetLink {

@@ -1,10 +1,11 @@
 //! The files that this process has open, as its cluster connections must know them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_layout::Layout;
+use weft_wire::Added;
 use weft_wire::messages::{OpenId, OpenReply, ReopenRequest, WriteReport};
 use weft_wire::security::Capability;
 
@@ -19,6 +20,8 @@ pub(crate) struct Held {
     /// [`weft_wire::messages::rights`].
     pub access: u32,
     capability: Mutex<Capability>,
+    /// How many bytes the file may have and lie with its inode; 0 once it is known to be striped.
+    small_bytes: AtomicU32,
     /// See [`OpenId`].
     number: u64,
     run: AtomicU64,
@@ -67,6 +70,7 @@ impl Held {
             layout: capability.layout,
             access,
             capability: Mutex::new(capability),
+            small_bytes: AtomicU32::new(0),
             number: id.number,
             run: AtomicU64::new(id.run),
             session,
@@ -80,6 +84,21 @@ impl Held {
             locks: AtomicBool::new(false),
             locks_lost: AtomicBool::new(false),
         }
+    }
+
+    /// One of a file that may be small, by [`OpenReply::small_bytes`].
+    pub(crate) fn small(self, small_bytes: u32) -> Held {
+        Held { small_bytes: AtomicU32::new(small_bytes), ..self }
+    }
+
+    /// How many bytes the file may have and lie with its inode; 0 if it is striped.
+    pub(crate) fn small_bytes(&self) -> u32 {
+        self.small_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The metadata server has said that the file is striped.
+    pub(crate) fn note_striped(&self) {
+        self.small_bytes.store(0, Ordering::Relaxed);
     }
 
     /// One whose counter is that of another open.
@@ -131,7 +150,7 @@ impl Held {
     /// The request by which it counts as open at the metadata server, if it does not already, and gets a new
     /// capability.
     pub(crate) fn reopening(&self) -> ReopenRequest {
-        ReopenRequest { capability: self.capability(), id: self.id() }
+        ReopenRequest { capability: self.capability(), id: self.id(), small: Added(true) }
     }
 
     /// It counts as open.

@@ -75,6 +75,7 @@ mod servers;
 mod shared;
 mod size;
 mod sizing;
+mod small;
 mod sparse;
 mod start;
 mod transfer;

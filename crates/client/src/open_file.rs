@@ -123,6 +123,9 @@ impl OpenFile {
     /// The size now, over all data files.
     pub(crate) fn live_bytes(&self) -> Result<u64, Error> {
         let _operation = self.inner.operation();
+        if let Some(file_bytes) = self.held.small_size(&self.inner)? {
+            return Ok(file_bytes);
+        }
         self.inner.keep_alive(&self.held)?;
         Ok(ask_size(&self.inner, &self.held.capability())?.file_bytes)
     }
@@ -248,6 +251,7 @@ impl OpenFile {
             let text = format!("{bytes} bytes at {offset} are no range of a file");
             Error::new(R::OP.name(), ErrorKind::Invalid, text)
         })?;
+        self.held.spread(&self.inner)?;
         self.inner.keep_alive(&self.held)?;
         let layout = self.held.layout;
         let concerned = |slot: u16| layout.local_size(slot, end) > layout.local_size(slot, offset);
@@ -379,6 +383,9 @@ pub(crate) fn sync_contents(inner: &Arc<Inner>, held: &Held) -> Result<(), Error
 
 /// Makes durable what the servers have of the data files of an open file.
 pub(crate) fn sync_servers(inner: &Arc<Inner>, held: &Held) -> Result<(), Error> {
+    if held.sync_small(inner)? {
+        return Ok(());
+    }
     inner.keep_alive(held)?;
     let capability = held.capability();
     let request = |_| SyncRequest { capability: capability.clone() };

@@ -1,7 +1,7 @@
 //! Opening files.
 
-use weft_wire::Status;
 use weft_wire::messages::{CreateRequest, FileKind, OpenReply, OpenRequest, rights};
+use weft_wire::{Added, Status};
 
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
@@ -42,11 +42,13 @@ impl Client {
             exclusive: options.exclusive,
             layout: options.layout.clone(),
             access,
+            small: Added(!options.striped),
         }
     }
 
     pub(crate) fn open_request(&self, at: &At<'_>, options: &OpenOptions, access: u32) -> OpenRequest {
-        OpenRequest { caller: self.caller_owned(), at: at.to_wire(), follow: options.follow, access }
+        let (follow, small) = (options.follow, Added(!options.striped));
+        OpenRequest { caller: self.caller_owned(), at: at.to_wire(), follow, access, small }
     }
 
     /// The file of a reply to either.
@@ -65,7 +67,7 @@ impl Client {
             return Err(Error::new("Open", ErrorKind::Status(status), "only files have contents here"));
         };
         let (id, session) = (self.inner.open_id(reply.run), self.inner.session().id());
-        let held = Held::new(capability, access, id, session);
+        let held = Held::new(capability, access, id, session).small(reply.small_bytes.0);
         let flags = (options.sync, reply.created, options.append);
         let open = OpenFile::new(&self.inner, &self.caller, held, name, flags, reply.attr);
         self.inner.count(&open.held)?;

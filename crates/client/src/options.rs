@@ -145,6 +145,7 @@ pub struct OpenOptions {
     pub(crate) append: bool,
     pub(crate) sync: bool,
     pub(crate) follow: bool,
+    pub(crate) striped: bool,
     pub(crate) mode: u32,
     pub(crate) layout: Option<LayoutWish>,
     pub(crate) access: AccessOptions,
@@ -168,6 +169,7 @@ impl OpenOptions {
             append: false,
             sync: false,
             follow: true,
+            striped: false,
             mode: 0o666,
             layout: None,
             access: AccessOptions::default(),
@@ -205,6 +207,9 @@ setters! {
     sync: bool;
     /// Whether a symbolic link at the end of the name is followed (it is, if nothing is said).
     follow: bool;
+    /// Whether the file is striped from the beginning, and not small at first with its bytes at the metadata server: for one that
+    /// will be large, or is used by many.
+    striped: bool;
     /// Permission bits of a file that is created, umask applied; 0o666 if nothing is said.
     mode: u32;
     /// How reads and writes of pieces are carried out; [`crate::File::set_access`] changes it.

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use weft_wire::Added;
 use weft_wire::messages::{Caller, DataSize, OpenRequest, SizeRequest, Time};
 use weft_wire::security::Capability;
 
@@ -57,7 +58,8 @@ impl Sizing {
         let capabilities: Vec<Option<Capability>> = inos.iter().map(held).collect();
         for (file, ino) in inos.iter().enumerate().filter(|(file, _)| capabilities[*file].is_none()) {
             let at = At::ino(*ino).to_wire();
-            let request = OpenRequest { caller: caller.clone(), at, follow: false, access: 0 };
+            let request =
+                OpenRequest { caller: caller.clone(), at, follow: false, access: 0, small: Added(true) };
             batch.push(Call::of(inner, inner.meta(), &request, file));
         }
         Sizing { capabilities, parts: Vec::new(), asked: Vec::new(), phase: Phase::Capabilities, patience }

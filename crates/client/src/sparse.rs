@@ -56,14 +56,23 @@ impl File {
 
 impl OpenFile {
     pub(crate) fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        if let Some(file_bytes) = self.held.small_size(&self.inner)? {
+            return Ok((offset < file_bytes).then_some(offset));
+        }
         Ok(next_data(&self.held.layout, offset, &self.seek_slots(offset)?))
     }
 
     pub(crate) fn next_hole(&self, offset: u64) -> Result<Option<u64>> {
+        if let Some(file_bytes) = self.held.small_size(&self.inner)? {
+            return Ok((offset < file_bytes).then_some(file_bytes));
+        }
         Ok(next_hole(&self.held.layout, offset, &self.seek_slots(offset)?))
     }
 
     pub(crate) fn allocated_bytes(&self) -> Result<u64> {
+        if let Some(file_bytes) = self.held.small_size(&self.inner)? {
+            return Ok(file_bytes.next_multiple_of(512));
+        }
         self.inner.keep_alive(&self.held)?;
         Ok(ask_size(&self.inner, &self.held.capability())?.allocated_bytes)
     }

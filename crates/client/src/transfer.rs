@@ -5,6 +5,8 @@
 //!                                                            └─ some read was short? ─► ask for sizes ─► over
 //! ```
 //!
+//! Of a file that may be small the metadata server is asked first: see `small.rs`.
+//!
 //! A server fills its share of a read as far as its data file goes. What is behind that is a hole, if the
 //! file goes on, or beyond its end. Which of the two, the file's size says: the greatest end over all its
 //! data files. The answers to the read have told some of these; only if they do not suffice are the other
@@ -15,17 +17,22 @@ use std::time::Instant;
 
 use weft_layout::{Region, Regions};
 use weft_transport::{Allocation, Completion, gathered_requests};
-use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
+use weft_wire::messages::{
+    DataSize, ReadReply, ReadSmallRequest, SizeRequest, SpreadRequest, WriteReply, WriteSmallRequest,
+    io_flags,
+};
 use weft_wire::security::Capability;
 use weft_wire::{Op, Wire, body};
 
 use crate::access::{IoStats, Method};
-use crate::batch::{Batch, Finished};
+use crate::batch::{self, Batch, Finished};
 use crate::call::{Call, Content};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
 use crate::open_file::OpenFile;
 use crate::rpc::Rpc;
+use crate::small::{self, SmallAsked, SmallRequest};
+use crate::wait::lock;
 use crate::window::pack::{Buffers, PackBuffer};
 use crate::window::{Common, Direction, Memory, Share, Sieved, Source, Window, check};
 
@@ -33,6 +40,8 @@ use crate::window::{Common, Direction, Memory, Share, Sieved, Source, Window, ch
 const BULKY_BYTES: u64 = 128 << 10;
 /// Tags from here on are questions for sizes, of the slot that is the rest.
 const SIZE_TAG: usize = 1 << 32;
+/// The tag of what is asked of a small file.
+const SMALL_TAG: usize = SIZE_TAG << 1;
 
 /// A read or write under way.
 pub(crate) struct Transfer<'a> {
@@ -45,7 +54,15 @@ pub(crate) struct Transfer<'a> {
     total_bytes: u64,
     /// One contiguous extent: it ends where the file ends. Others are filled with zeros from there on.
     plain: Option<u64>,
-    windows: Source<'a>,
+    base: u64,
+    memory: Memory<'a>,
+    allocations: Arc<[Allocation]>,
+    /// Until it is known that the file is striped: what was asked.
+    small: Option<SmallAsked>,
+    /// What was read of a small file.
+    small_bytes: u64,
+    /// Of a striped file.
+    windows: Option<Source<'a>>,
     /// Windows under way; their places are used again.
     begun: Vec<Begun>,
     windows_under_way: usize,
@@ -86,33 +103,26 @@ impl<'a> Transfer<'a> {
         file.check_access(direction)?;
         check(regions, memory).map_err(name)?;
         let held = &file.held;
-        let reach = file.reach(regions);
         file.inner.keep_alive(held).map_err(name)?;
         let plain = match regions.parts.as_slice() {
             [Region::Contiguous(extent)] => Some(extent.offset),
             _ => None,
         };
-        let mut access = file.access();
-        if plain.is_some() {
-            access.method = Method::List;
-        }
-        let sync = if file.sync && direction == Direction::Write { io_flags::SYNC } else { 0 };
-        let flags = sync | access.sieving.io_flags();
-        let capability = held.capability();
-        let movement = access.movement;
-        let common =
-            Common::new(file.inner.clone(), direction, &capability, flags, movement, reach, allocations);
         let total_bytes = regions.total_bytes();
         let mut transfer = Transfer {
             batch: Batch::default(),
             file: file.clone(),
             direction,
-            capability,
+            capability: held.capability(),
             regions,
             total_bytes,
             plain,
-            // SAFETY: the caller's promise. The shares are over when the batch is, or dropped.
-            windows: unsafe { Source::new(common, &access, base, memory, regions) },
+            base,
+            memory,
+            allocations,
+            small: None,
+            small_bytes: 0,
+            windows: None,
             begun: Vec::new(),
             windows_under_way: 0,
             short: Vec::new(),
@@ -127,8 +137,93 @@ impl<'a> Transfer<'a> {
         if gathered_requests().is_some() && !transfer.batch.bulky {
             transfer.batch.share();
         }
-        transfer.submit_windows();
+        if total_bytes > 0 && held.small_bytes() > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { transfer.ask_small(held.small_bytes()) };
+        } else {
+            transfer.move_windows();
+        }
         Ok(transfer)
+    }
+
+    /// Begins with what the metadata server has of the file, if it is small.
+    ///
+    /// # Safety
+    /// The memory is readable, if this is a write.
+    unsafe fn ask_small(&mut self, bound_bytes: u32) {
+        let (capability, plain, memory) = (&self.capability, self.plain, (self.base, self.memory));
+        let request = match self.direction {
+            Direction::Read => SmallRequest::read(capability, plain, self.total_bytes),
+            // SAFETY: the caller's promise.
+            Direction::Write => unsafe {
+                let sizes = (self.total_bytes, bound_bytes);
+                SmallRequest::write(capability, plain, sizes, memory, self.file.sync)
+            },
+        };
+        self.small = Some(request.asked());
+        let (rpc, meta) = (&self.file.inner.rpc, self.file.inner.meta());
+        self.batch.push(match &request {
+            SmallRequest::Read(request) => Call::of(rpc, meta, request, SMALL_TAG),
+            SmallRequest::Write(request) => Call::of(rpc, meta, request, SMALL_TAG),
+            SmallRequest::Spread(request) => Call::of(rpc, meta, request, SMALL_TAG),
+        });
+    }
+
+    /// The metadata server has answered: it is done, or the file is striped.
+    fn take_small(&mut self, asked: SmallAsked, result: Result<Completion, Error>) {
+        match self.is_striped(asked, result) {
+            Ok(true) => {
+                self.file.held.note_striped();
+                self.move_windows();
+            }
+            Ok(false) => self.over = true,
+            Err(error) => {
+                self.error = Some(error);
+                self.over = true;
+            }
+        }
+    }
+
+    fn is_striped(&mut self, asked: SmallAsked, result: Result<Completion, Error>) -> Result<bool, Error> {
+        let (inner, meta) = (self.file.inner.clone(), self.file.inner.meta());
+        match asked {
+            SmallAsked::Spread => batch::decode::<SpreadRequest>(&inner, meta, result).map(|_| true),
+            SmallAsked::Write => {
+                let reply = batch::decode::<WriteSmallRequest>(&inner, meta, result)?;
+                if let Some(attr) = &reply.attr {
+                    *lock(&self.file.attr) = attr.clone();
+                }
+                Ok(reply.attr.is_none())
+            }
+            SmallAsked::Read => {
+                let reply = batch::decode::<ReadSmallRequest>(&inner, meta, result)?;
+                if !reply.striped {
+                    let memory = (self.base, self.memory);
+                    // SAFETY: the transfer was begun with this memory lent to it.
+                    self.small_bytes = unsafe { small::scatter(&reply, self.regions, self.plain, memory) };
+                }
+                Ok(reply.striped)
+            }
+        }
+    }
+
+    /// Moves the bytes of a striped file.
+    fn move_windows(&mut self) {
+        let (file, direction) = (&self.file, self.direction);
+        let reach = file.reach(self.regions);
+        let mut access = file.access();
+        if self.plain.is_some() {
+            access.method = Method::List;
+        }
+        let sync = if file.sync && direction == Direction::Write { io_flags::SYNC } else { 0 };
+        let flags = sync | access.sieving.io_flags();
+        let (movement, allocations) = (access.movement, self.allocations.clone());
+        let (inner, capability) = (file.inner.clone(), &self.capability);
+        let common = Common::new(inner, direction, capability, flags, movement, reach, allocations);
+        // SAFETY: the promise of who began the transfer. The shares are over when the batch is, or dropped.
+        let windows = unsafe { Source::new(common, &access, self.base, self.memory, self.regions) };
+        self.windows = Some(windows);
+        self.submit_windows();
     }
 
     /// The same with regions of its own.
@@ -189,6 +284,7 @@ impl<'a> Transfer<'a> {
         match self.error.take() {
             Some(error) => Err(error.on(&self.file.name)),
             None if self.direction == Direction::Write => Ok(self.total_bytes),
+            None if self.windows.is_none() => Ok(self.small_bytes),
             None => Ok(self.count_read()),
         }
     }
@@ -209,9 +305,10 @@ impl<'a> Transfer<'a> {
     }
 
     fn submit_windows(&mut self) {
-        while self.windows_under_way < self.windows.windows_under_way
+        while let Some(windows) = &mut self.windows
+            && self.windows_under_way < windows.windows_under_way
             && self.error.is_none()
-            && let Some(Window { shares, sieved }) = self.windows.next()
+            && let Some(Window { shares, sieved }) = windows.next()
         {
             let begun = Begun { shares_left: shares.len(), sieved };
             let place = match self.begun.iter().position(|begun| begun.shares_left == 0) {
@@ -263,6 +360,9 @@ impl<'a> Transfer<'a> {
 
     fn take(&mut self, finished: Finished) {
         let Finished { tag, content, result } = finished;
+        if let Some(asked) = self.small.take() {
+            return self.take_small(asked, result);
+        }
         let share = content.into_bulk::<Share>();
         let is_share = share.is_some();
         if result.is_ok() {
@@ -350,7 +450,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn end(&mut self) {
-        self.windows.end();
+        self.windows.iter_mut().for_each(Source::end);
         self.over = true;
     }
 

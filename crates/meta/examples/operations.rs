@@ -43,7 +43,7 @@ fn main() {
     let mut ns = Namespace::open(engine, NamespaceOptions::default()).expect("open the namespace");
     let root = Caller::root();
     let write = OpenFlags { write: true, exclusive: true, ..OpenFlags::default() };
-    let new = NewFile { mode: 0o644, layout: None };
+    let new = NewFile { mode: 0o644, ..NewFile::default() };
     let path = |file: u64| format!("file{file:08}");
     let mut inos = vec![0; files as usize];
     let mut request = 0;

@@ -103,6 +103,12 @@ pub enum MetaError {
     /// The file already has as many links as can be counted.
     #[error("too many links")]
     TooManyLinks,
+    /// The bytes of this file lie with its inode, and are to be spread first.
+    #[error("the bytes of inode {ino} lie with it; they go to I/O servers first")]
+    Small {
+        /// The file.
+        ino: u64,
+    },
     /// No such extended attribute.
     #[error("no such extended attribute")]
     NoXattr,

@@ -111,6 +111,13 @@ pub struct Attr {
     pub epoch: u64,
 }
 
+/// What else is known of a file whose bytes lie with its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Small {
+    /// Somebody was told that they are durable.
+    pub durable: bool,
+}
+
 /// The record under an `i` key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
@@ -134,6 +141,8 @@ pub(crate) struct Inode {
     /// Data files may exist even though the size is settled.
     pub ever_written: bool,
     pub layout: Option<Layout>,
+    /// For files: whether the bytes lie with the inode (`ops/small.rs`).
+    pub small: Option<Small>,
     /// For directories: what new files and subdirectories inherit.
     pub default_layout: Option<LayoutRequest>,
     /// For directories: the one that holds this one; the root's is itself.
@@ -179,6 +188,7 @@ impl Inode {
             dirty_size: false,
             ever_written: false,
             layout: None,
+            small: None,
             default_layout: None,
             parent: 0,
             entries: 0,
@@ -281,6 +291,14 @@ impl Inode {
         if flags & 64 != 0 {
             inode.default_acl = read_acl(&mut from, "default acl")?;
         }
+        if flags & 128 != 0 {
+            let durable = match from.u8("small")? {
+                0 => false,
+                1 => true,
+                _ => return Err(from.damaged("small")),
+            };
+            inode.small = Some(Small { durable });
+        }
         from.end()?;
         Ok(inode)
     }
@@ -296,7 +314,8 @@ impl Encode for Inode {
             | u8::from(self.default_layout.is_some()) << 3
             | u8::from(self.target.is_some()) << 4
             | u8::from(self.acl.is_some()) << 5
-            | u8::from(self.default_acl.is_some()) << 6);
+            | u8::from(self.default_acl.is_some()) << 6
+            | u8::from(self.small.is_some()) << 7);
         out.u16(self.mode as u16);
         for value in [self.uid, self.gid, self.nlink, self.generation, self.epoch, self.xattrs] {
             out.u32(value);
@@ -324,6 +343,9 @@ impl Encode for Inode {
         }
         for acl in self.acl.iter().chain(&self.default_acl) {
             out.short_bytes(&acl.value());
+        }
+        if let Some(small) = self.small {
+            out.u8(u8::from(small.durable));
         }
     }
 }

@@ -6,6 +6,7 @@
 //!   o <dir ino> <cookie>       entry, in creation order  -> ino, kind, name
 //!   x <ino> <name>             extended attribute
 //!   d <block of 64>            removed inodes that the superblock's count has still; see count.rs
+//!   b <ino>                    bytes of a small file
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
 //!   u <ino>                    orphan: no name any more, but open somewhere, or lately removed
 //!   t <ino>                    tail of the appends to a file that is open for writing
@@ -30,6 +31,7 @@ pub(crate) const NAME: u8 = b'n';
 pub(crate) const ORDER: u8 = b'o';
 pub(crate) const XATTR: u8 = b'x';
 pub(crate) const REMOVED: u8 = b'd';
+pub(crate) const SMALL: u8 = b'b';
 pub(crate) const GARBAGE: u8 = b'g';
 pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
@@ -100,6 +102,10 @@ pub(crate) fn removed(block: u64) -> [u8; 9] {
 
 pub(crate) fn garbage(ino: u64) -> [u8; 9] {
     numbered(GARBAGE, ino)
+}
+
+pub(crate) fn small(ino: u64) -> [u8; 9] {
+    numbered(SMALL, ino)
 }
 
 pub(crate) fn orphan(ino: u64) -> [u8; 9] {

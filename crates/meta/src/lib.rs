@@ -64,6 +64,7 @@ pub use ops::once::Once;
 pub use ops::readdir::{DirEntry, Page};
 pub use ops::rename::RenameMode;
 pub use ops::size::{Truncation, WriteReport};
+pub use ops::small::{SMALL_FILE_BYTES_MAX, SmallBytes, Spread};
 pub use ops::xattr::XattrMode;
 pub use permission::{EXECUTE, READ, WRITE};
 pub use servers::{OwnStorage, ServerRecord};

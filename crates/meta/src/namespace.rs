@@ -37,7 +37,7 @@ const FIRST_COOKIE: u64 = 16;
 const FIRST_INO: u64 = ROOT_INO + 1;
 
 /// What the namespace takes from the cluster's configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct NamespaceOptions {
     /// I/O servers in the cluster, at least 1.
     pub ring_servers: u16,
@@ -45,6 +45,9 @@ pub struct NamespaceOptions {
     pub strip_bytes: u32,
     /// Servers of a file where neither the request nor the directory says so; 0 means all.
     pub server_count: u16,
+    /// Up to this size a file's bytes lie with its inode, at most [`SMALL_FILE_BYTES_MAX`](crate::SMALL_FILE_BYTES_MAX)
+    /// and a strip; 0: all files are striped.
+    pub small_file_bytes: u32,
     /// Inodes kept decoded in memory, about 300 bytes each.
     pub cached_inodes: usize,
     /// Entries kept decoded in memory, about 150 bytes each.
@@ -57,6 +60,7 @@ impl Default for NamespaceOptions {
             ring_servers: 1,
             strip_bytes: 256 * 1024,
             server_count: 0,
+            small_file_bytes: 16 * 1024,
             cached_inodes: 64 * 1024,
             cached_entries: 64 * 1024,
         }
@@ -333,9 +337,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Changes what new files get, after I/O servers were added; sizes of the caches stay.
     pub fn set_defaults(&mut self, ring_servers: u16, strip_bytes: u32, server_count: u16) {
-        let (cached_inodes, cached_entries) = (self.options.cached_inodes, self.options.cached_entries);
-        self.options =
-            NamespaceOptions { ring_servers, strip_bytes, server_count, cached_inodes, cached_entries };
+        self.options = NamespaceOptions { ring_servers, strip_bytes, server_count, ..self.options };
     }
 
     /// Bounds of inode numbers and cookies on disk.

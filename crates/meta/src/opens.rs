@@ -104,6 +104,7 @@ impl Holding {
             | Effect::SetCounter { .. }
             | Effect::Keep { .. }
             | Effect::LetGo { .. }
+            | Effect::Spread { .. }
             | Effect::RemoveData => {}
         }
     }
@@ -144,6 +145,11 @@ pub(crate) enum Effect {
     LetGo {
         ino: u64,
     },
+    /// The bytes of a small file go to its data file, or have got there.
+    Spread {
+        ino: u64,
+        begins: bool,
+    },
     /// An inode that has data is gone.
     RemoveData,
 }
@@ -160,6 +166,7 @@ impl Effect {
             | Effect::SetCounter { .. }
             | Effect::Keep { .. }
             | Effect::LetGo { .. }
+            | Effect::Spread { .. }
             | Effect::RemoveData => None,
         }
     }
@@ -193,6 +200,8 @@ pub(crate) struct Opens {
     /// Counters that are not 0, or were once (`ops/counter.rs`).
     pub counters: BTreeMap<CounterId, u64>,
     pub lately_removed: LatelyRemoved,
+    /// Small files whose bytes are on their way to a data file (`ops/small.rs`).
+    pub spreading: FxHashSet<u64>,
     /// What the remover of data files does not know of yet.
     pub to_remove: ToRemove,
 }
@@ -271,6 +280,8 @@ impl Opens {
             }
             Effect::LetGo { ino } => self.lately_removed.let_go(ino),
             Effect::RemoveData => self.to_remove = ToRemove::Now,
+            Effect::Spread { ino, begins: true } => drop(self.spreading.insert(ino)),
+            Effect::Spread { ino, begins: false } => drop(self.spreading.remove(&ino)),
         }
     }
 

@@ -11,4 +11,5 @@ pub(crate) mod readdir;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod size;
+pub(crate) mod small;
 pub(crate) mod xattr;

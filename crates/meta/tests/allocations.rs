@@ -92,7 +92,7 @@ fn common_operations_ask_for_memory_a_few_times_only() {
     let mut client = Client { ns, request: 0 };
     let root = Caller::root();
     client.change(|op| op.mkdir(&root, now(1), at("directory"), 0o755));
-    let new = NewFile { mode: 0o644, layout: None };
+    let new = NewFile { mode: 0o644, ..NewFile::default() };
     for round in 1..=ROUNDS {
         let mut open = Vec::with_capacity(FILES as usize);
         let create = each(|name| {

@@ -86,7 +86,7 @@ fn no_key_is_written_by_every_create_or_by_every_removal() {
     let mut ns = fresh(Watched::default());
     let root = Caller::root();
     (0..DIRECTORIES).for_each(|dir| drop(mkdir(&mut ns, &root, &format!("d{dir}"), 0o755)));
-    let new = NewFile { mode: 0o644, layout: None };
+    let new = NewFile { mode: 0o644, ..NewFile::default() };
     let path = |dir: u64| format!("d{dir}/file");
     let mut creates = Vec::new();
     for dir in 0..DIRECTORIES {

@@ -37,7 +37,7 @@ fn a_run_that_was_not_committed_leaves_nothing() {
     let mut ns = mem();
     let ino = create(&mut ns, S1, "f", WRITE).unwrap().attr.ino;
     let counts = ns.statfs();
-    let new = NewFile { mode: 0o644, layout: None };
+    let new = NewFile { mode: 0o644, ..NewFile::default() };
     for name in ["f", "g"] {
         let Once::Fresh(mut op) = ns.begin_once(now(2), S2, 0, 1).unwrap() else { panic!("it has not run") };
         op.create(&Caller::root(), now(2), S2, at(name), &new, WRITE).unwrap();

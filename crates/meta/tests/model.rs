@@ -208,7 +208,7 @@ fn create_and_write<E: Engine>(
     size: u64,
 ) -> Result<(), weft_meta::MetaError> {
     let flags = OpenFlags { exclusive: true, ..WRITE };
-    let new = NewFile { mode, layout: None };
+    let new = NewFile { mode, ..NewFile::default() };
     let opened = run(ns, |op| op.create(&Caller::root(), now(1), S1, at(path), &new, flags))?;
     let report = WriteReport { max_end: size, mtime: None };
     run(ns, |op| op.close(now(1), S1, opened.attr.ino, true, Some(&report)))

@@ -321,7 +321,7 @@ fn pages_keep_to_their_bytes_but_make_progress() {
 fn a_repeated_request_gets_the_same_reply_even_after_a_kill() {
     let mut ns = fresh(MemEngine::new());
     let root = Caller::root();
-    let new = NewFile { mode: 0o600, layout: None };
+    let new = NewFile { mode: 0o600, ..NewFile::default() };
     let flags = OpenFlags { exclusive: true, ..WRITE };
     let Once::Fresh(mut op) = ns.begin_once(now(1), S1, 3, 41).unwrap() else { panic!("new request") };
     let ino = op.create(&root, now(1), S1, at("f"), &new, flags).unwrap().attr.ino;

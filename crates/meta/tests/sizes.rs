@@ -316,7 +316,7 @@ fn layouts_come_from_the_request_the_directory_or_the_cluster() {
     assert_eq!(outcome(run(&mut ns, |op| op.set_layout(&root, now(2), at("g"), &odd))), "Invalid");
     let info = run(&mut ns, |op| op.set_layout(&root, now(2), at("g"), &narrow)).unwrap();
     assert!(matches!(info, LayoutInfo::File(layout) if layout.server_count() == 2));
-    let new = NewFile { mode: 0o600, layout: Some(narrow) };
+    let new = NewFile { mode: 0o600, layout: Some(narrow), ..NewFile::default() };
     let opened =
         run(&mut ns, |op| op.create(&root, now(1), S1, At::new(ROOT_INO, "h"), &new, WRITE)).unwrap();
     assert_eq!(opened.attr.layout.unwrap().first_server(), 3);

@@ -132,7 +132,7 @@ impl From<MetaError> for Refusal {
             MetaError::Stale => Status::Stale,
             MetaError::Invalid(_) | MetaError::Counter { .. } => Status::Invalid,
             MetaError::TooManyCounters => Status::Limit,
-            MetaError::Busy(_) => Status::Busy,
+            MetaError::Busy(_) | MetaError::Small { .. } => Status::Busy,
             MetaError::TooManyLinks => Status::TooManyLinks,
             MetaError::NoXattr => Status::NoXattr,
             MetaError::XattrTooBig => Status::TooBig,

@@ -102,6 +102,7 @@ impl<D: Disk> IoService<D> {
             Zero => io.zero(session.decode(op, body)?).await,
             CopyRange => io.copy_range(session.decode(op, body)?).await,
             RemoveObjects => io.remove_objects(session.decode(op, body)?).await,
+            PlaceObject => io.place_object(session.decode(op, body)?).await,
             ListObjects => io.list_objects(session.decode(op, body)?),
             StatObjects => io.stat_objects(session.decode(op, body)?).await,
             SetRevoked => {
@@ -114,7 +115,9 @@ impl<D: Disk> IoService<D> {
             | Report | Reopen | Mkdir | Mknod | Symlink | Readlink | Link | Unlink | Rmdir | Rename
             | ReadDir | Access | GetXattr | SetXattr | ListXattrs | RemoveXattr | SetLayout
             | TruncateBegin | TruncateCommit | Settle | FileCount | Lock | Unlock | GetLock | Append
-            | ClaimLocks | FetchAdd | SyncMeta | Watch => node.not_here(op, "a metadata server"),
+            | ClaimLocks | FetchAdd | ReadSmall | WriteSmall | SyncSmall | Spread | SyncMeta | Watch => {
+                node.not_here(op, "a metadata server")
+            }
         }
     }
 }

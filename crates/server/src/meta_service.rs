@@ -190,6 +190,10 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             Lock => meta.lock(call, session.decode(op, body)?).await,
             Unlock => meta.unlock(call, session.decode(op, body)?),
             GetLock => meta.get_lock(call, session.decode(op, body)?).await,
+            ReadSmall => meta.read_small(session.decode(op, body)?),
+            WriteSmall => meta.write_small(call, session.decode(op, body)?).await,
+            SyncSmall => meta.sync_small(call, session.decode(op, body)?).await,
+            Spread => meta.spread_file(call, session.decode(op, body)?).await,
             Append => meta.append(call, session.decode(op, body)?).await,
             ClaimLocks => meta.claim_locks(call, session.decode(op, body)?),
             FetchAdd => meta.fetch_add(call, session.decode(op, body)?).await,
@@ -197,7 +201,9 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             Watch => self.watch(call, session.decode(op, body)?).await,
             NotedLayouts | VouchEmpty | Read | Write | Sync | SyncAll | Size | Truncate | Punch
             | Allocate | Explain | Calibrate | Scrub | Seek | Zero | CopyRange | RemoveObjects
-            | ListObjects | StatObjects | SetRevoked | Revoked => node.not_here(op, "an I/O server"),
+            | ListObjects | StatObjects | PlaceObject | SetRevoked | Revoked => {
+                node.not_here(op, "an I/O server")
+            }
         }
     }
 }

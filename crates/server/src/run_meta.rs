@@ -43,6 +43,7 @@ pub(crate) fn run<F: Fabric>(
         let (poke, announcer) = (Poke::default(), Announcer::new(peers.clone()));
         let meta = start_part(run, names, announcer.clone(), poke.clone(), restore.clone())?;
         meta.allow_checks(checks_of(run, &meta, peers.clone()));
+        meta.spread_over(peers.clone());
         weft_reactor::spawn(garbage::run(garbage_of(run, &meta, peers, poke, restore)));
         weft_reactor::spawn(announcer.run());
         weft_reactor::spawn(follow_file(meta.clone(), files));

@@ -121,6 +121,7 @@ pub(crate) fn open_names(
         ring_servers: config.io_servers().count() as u16,
         strip_bytes: config.cluster.strip_bytes,
         server_count: config.cluster.server_count,
+        small_file_bytes: config.cluster.small_file_bytes,
         ..NamespaceOptions::default()
     };
     let mut namespace = Namespace::open(engine, options).map_err(names)?;

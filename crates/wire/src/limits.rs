@@ -33,6 +33,8 @@ pub const LANES_PER_SERVER_MAX: usize = 8;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path in one request.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Most bytes of a file that lie with its inode.
+pub const SMALL_FILE_BYTES_MAX: u32 = 64 << 10;
 /// Longest value of an extended attribute.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Supplementary groups of a caller.

@@ -190,6 +190,8 @@ ops! {
     0x115 NotedLayouts: Bulk, IoByServer, true, NotedLayoutsRequest -> NotedLayoutsReply;
     /// Revoked keys that an I/O server knows of; for a metadata server whose store was restored from a copy.
     0x116 Revoked: Control, IoByServer, true, RevokedRequest -> RevokedReply;
+    /// Set the bytes of a small file that becomes striped.
+    0x117 PlaceObject: Bulk, IoByServer, true, PlaceObjectRequest -> Empty;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
@@ -261,6 +263,14 @@ ops! {
     0x221 ClaimLocks: Metadata, Meta, true, ClaimLocksRequest -> ClaimLocksReply;
     /// Change the counter of an open, and return what it was.
     0x222 FetchAdd: Metadata, Meta, false, FetchAddRequest -> FetchAddReply;
+    /// Read bytes of a small file.
+    0x223 ReadSmall: Metadata, Meta, true, ReadSmallRequest -> ReadSmallReply;
+    /// Write bytes of a small file.
+    0x224 WriteSmall: Metadata, Meta, true, WriteSmallRequest -> WriteSmallReply;
+    /// Make the bytes of a small file durable, and all metadata acknowledged so far.
+    0x225 SyncSmall: Metadata, Meta, true, SyncSmallRequest -> SyncSmallReply;
+    /// Make a small file striped: its bytes go to its first I/O server.
+    0x226 Spread: Bulk, Meta, true, SpreadRequest -> Empty;
     /// Start a check of the file system, or report its progress and findings.
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
@@ -279,13 +289,17 @@ impl Op {
     /// Whether it is an operation of the metadata server that changes nothing and replies at once.
     pub fn only_reads(self) -> bool {
         use Op::*;
-        matches!(self, Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount)
+        matches!(
+            self,
+            ReadSmall | Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount
+        )
     }
 
     /// The version of the protocol that brought it. It is sent only to servers that speak this version.
     pub fn since(self) -> u8 {
         match self {
             Op::FetchAdd => 2,
+            Op::ReadSmall | Op::WriteSmall | Op::SyncSmall | Op::Spread | Op::PlaceObject => 4,
             _ => 1,
         }
     }

@@ -7,7 +7,8 @@
 /// | 1 | the first |
 /// | 2 | [`FetchAdd`](crate::Op::FetchAdd): counters of open files |
 /// | 3 | [`DirChange`](crate::messages::DirChange): a directory before and after a change of its names |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 4 } else { 3 });
+/// | 4 | [`ReadSmall`](crate::Op::ReadSmall) and others: small files, whose bytes lie with the inode |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 5 } else { 4 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

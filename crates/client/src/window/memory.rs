@@ -18,7 +18,7 @@ pub(crate) enum Memory<'a> {
 }
 
 /// A position in it.
-pub(super) enum MemoryWalk<'a> {
+pub(crate) enum MemoryWalk<'a> {
     Regions(Extents<'a>),
     Pieces {
         /// What is left of the current one.
@@ -56,7 +56,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    pub(super) fn walk(self) -> MemoryWalk<'a> {
+    pub(crate) fn walk(self) -> MemoryWalk<'a> {
         match self {
             Memory::Regions(regions) => MemoryWalk::Regions(regions.extents()),
             Memory::Pieces(pieces) => MemoryWalk::Pieces { current: Extent::new(0, 0), next: pieces.iter() },
@@ -66,7 +66,7 @@ impl<'a> Memory<'a> {
 
 impl MemoryWalk<'_> {
     /// The next piece, or its first `bytes_max` bytes; `None` at the end.
-    pub(super) fn next_at_most(&mut self, bytes_max: u64) -> Option<Extent> {
+    pub(crate) fn next_at_most(&mut self, bytes_max: u64) -> Option<Extent> {
         let (current, next) = match self {
             MemoryWalk::Regions(extents) => return extents.next_at_most(bytes_max),
             MemoryWalk::Pieces { current, next } => (current, next),

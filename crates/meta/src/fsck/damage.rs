@@ -130,6 +130,19 @@ pub enum Damage {
         /// Counted.
         found: u32,
     },
+    /// Bytes of a small file that is not there, or is striped.
+    #[error("bytes lie with inode {0}, which is missing or keeps its bytes elsewhere")]
+    BytesOfNothing(u64),
+    /// A small file of another size than its bytes.
+    #[error("small file {ino} is of {recorded} bytes, but {found} lie with its inode")]
+    SmallSize {
+        /// The inode.
+        ino: u64,
+        /// In the inode.
+        recorded: u64,
+        /// Found.
+        found: u64,
+    },
     /// A file without layout, a symbolic link without target, one of them elsewhere, or a value beyond its
     /// bounds.
     #[error("inode {0} lacks a field that its kind needs, or has one that it must not have")]

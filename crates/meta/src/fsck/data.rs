@@ -23,7 +23,7 @@ pub struct FileState {
     pub bytes: u64,
     /// Whether data files may exist.
     pub may_have_data: bool,
-    /// The size is known and nobody is writing; else it cannot be judged now.
+    /// The size is known and nobody is writing, and the bytes are in data files; else it cannot be judged now.
     pub is_settled: bool,
     /// Changes when that does.
     pub epoch: u64,
@@ -80,7 +80,7 @@ impl<E: Engine> Namespace<E> {
             layout,
             bytes: inode.size,
             may_have_data: inode.may_have_data(),
-            is_settled: !inode.dirty_size && !held && !self.grace,
+            is_settled: inode.small.is_none() && !inode.dirty_size && !held && !self.grace,
             epoch: inode.public_epoch(self.incarnation),
         })
     }

@@ -4,6 +4,7 @@
 //!   n <dir> <name>  <-one to one->  o <dir> <cookie>        both lead to an inode of the kind they say
 //!   i directory     one entry, in its parent; nlink = 2 + subdirectories; entries = entries under it
 //!   i other         nlink = entries that lead to it; without any it is an orphan (u), and open or lately removed
+//!   b               only with the inode of a small file, as many bytes as its size
 //!   x               only on inodes that count them       g   only where no inode is
 //!   every directory is reached from the root; numbers and cookies are below their leases
 //! ```
@@ -18,6 +19,7 @@ use crate::counters::decode_counter;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
+use crate::ops::small::small_bytes;
 use crate::replies::StoredReply;
 use crate::tails::decode_tail;
 use crate::walk::NAME_BYTES_MAX;
@@ -78,6 +80,7 @@ fn is_well_formed(inode: &Inode) -> bool {
     inode.layout.is_some() == (inode.kind == Kind::File)
         && inode.target.is_some() == (inode.kind == Kind::Symlink)
         && (inode.default_layout.is_none() || inode.is_dir())
+        && (inode.small.is_none() || inode.kind == Kind::File && !inode.dirty_size)
         && inode.mode & !MODE_MASK == 0
         && inode.size <= SIZE_MAX
         && times.iter().all(|time| time.nanos < NANOS_PER_SECOND)
@@ -140,6 +143,7 @@ impl<'a, E: Engine> Judge<'a, E> {
                 Found::There(inode) if inode.xattrs == 0 => self.xattr_count(&inode),
                 _ => Ok(Vec::new()),
             },
+            keys::SMALL if is_numbered => self.small_record(key, value, number),
             keys::ORPHAN if is_numbered => match self.inode(number)? {
                 Found::There(inode) if inode.nlink == 0 => Ok(Vec::new()),
                 Found::Unreadable => Ok(Vec::new()),
@@ -192,6 +196,9 @@ impl<'a, E: Engine> Judge<'a, E> {
             self.directory(inode, &mut damage)?;
         } else {
             self.links(inode, &mut damage)?;
+        }
+        if inode.small.is_some() && inode.size > 0 && !self.exists(keys::SMALL, ino)? {
+            damage.push(Damage::SmallSize { ino, recorded: inode.size, found: 0 });
         }
         if inode.xattrs > 0 {
             damage.extend(self.xattr_count(inode)?);
@@ -266,6 +273,18 @@ impl<'a, E: Engine> Judge<'a, E> {
             _ => {}
         }
         Ok(())
+    }
+
+    fn small_record(&self, key: &[u8], value: &[u8], ino: u64) -> Result<Vec<Damage>, MetaError> {
+        let found = small_bytes(key, value)?.len() as u64;
+        Ok(match self.inode(ino)? {
+            Found::There(inode) if inode.small.is_some() && inode.size == found => Vec::new(),
+            Found::There(inode) if inode.small.is_some() => {
+                vec![Damage::SmallSize { ino, recorded: inode.size, found }]
+            }
+            Found::Unreadable => Vec::new(),
+            _ => vec![Damage::BytesOfNothing(ino)],
+        })
     }
 
     fn xattr_count(&self, inode: &Inode) -> Result<Vec<Damage>, MetaError> {

@@ -109,7 +109,11 @@ impl<E: Engine> Op<'_, E> {
                 let inode = self.need(*ino)?;
                 self.purge(&inode)?;
             }
-            Damage::XattrOfNothing(_) | Damage::LiveGarbage(_) | Damage::ReplyOfNothing(_) => {
+            Damage::SmallSize { ino, found, .. } => self.change(*ino, |inode| inode.size = *found)?,
+            Damage::BytesOfNothing(_)
+            | Damage::XattrOfNothing(_)
+            | Damage::LiveGarbage(_)
+            | Damage::ReplyOfNothing(_) => {
                 self.drop_record(key);
             }
             Damage::BadInode(ino) => self.repair_inode(*ino)?,
@@ -277,7 +281,9 @@ impl<E: Engine> Op<'_, E> {
         }
         if inode.kind != Kind::File {
             inode.layout = None;
+            inode.small = None;
         }
+        inode.dirty_size &= inode.small.is_none();
         if inode.kind != Kind::Symlink {
             inode.target = None;
         }

@@ -31,6 +31,8 @@ pub struct NewFile {
     pub mode: u32,
     /// Its layout, where it is not to be the directory's default.
     pub layout: Option<LayoutRequest>,
+    /// Its bytes may lie with the inode while they are few.
+    pub small: bool,
 }
 
 /// An open file.
@@ -40,6 +42,8 @@ pub struct Opened {
     pub attr: Attr,
     /// Whether this call made it.
     pub created: bool,
+    /// How many bytes it may have and lie with its inode; 0 if it is striped.
+    pub small_bytes: u32,
 }
 
 /// A new inode by name.
@@ -113,16 +117,18 @@ impl<E: Engine> Op<'_, E> {
         let mut inode = self.new_inode(caller, now, &place.dir, Kind::File, new.mode)?;
         let default = place.dir.default_layout.as_ref();
         inode.layout = Some(self.layout_for(inode.ino, default, new.layout.as_ref())?);
+        inode.small = self.small_at_first().filter(|_| new.small);
         if flags.write {
-            inode.dirty_size = true;
+            inode.dirty_size = inode.small.is_none();
             inode.epoch = 1;
             self.hold(inode.ino, session, Hold::Write);
         }
         if flags.read {
             self.hold(inode.ino, session, Hold::Read);
         }
+        let small_bytes = self.small_bound(&inode);
         let attr = self.place(now, place, inode);
-        Ok(Opened { attr, created: true })
+        Ok(Opened { attr, created: true, small_bytes })
     }
 
     fn open_existing(
@@ -140,16 +146,16 @@ impl<E: Engine> Op<'_, E> {
         let mask = if flags.read { READ } else { 0 } | if flags.write { WRITE } else { 0 };
         require(caller, &inode, mask)?;
         if inode.kind != Kind::File {
-            return Ok(Opened { attr: self.attr_of(&inode), created: false });
+            return Ok(Opened { attr: self.attr_of(&inode), created: false, small_bytes: 0 });
         }
         if flags.read {
             self.hold(inode.ino, session, Hold::Read);
         }
-        if flags.write {
-            self.add_writer(session, &mut inode);
+        if flags.write && self.add_writer(session, &mut inode) {
             self.put_inode(inode.clone());
         }
-        Ok(Opened { attr: self.attr_of(&inode), created: false })
+        let small_bytes = self.small_bound(&inode);
+        Ok(Opened { attr: self.attr_of(&inode), created: false, small_bytes })
     }
 
     /// Makes a directory.

@@ -9,7 +9,7 @@
 
 use crate::MetaError;
 use crate::engine::{Engine, Room};
-use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
+use crate::inode::{Inode, Timestamp, decode_layout};
 use crate::keys;
 use crate::lately::LatelyRemoved;
 use crate::namespace::Namespace;
@@ -80,9 +80,12 @@ impl<E: Engine> Op<'_, E> {
                 self.delete(key);
             }
         }
+        if inode.small.is_some() && inode.size > 0 {
+            self.delete(keys::small(inode.ino));
+            self.effect(Effect::Spread { ino: inode.ino, begins: false });
+        }
         if let Some(layout) = inode.layout.filter(|_| inode.may_have_data()) {
-            self.put(keys::garbage(inode.ino), encode_layout(&layout));
-            self.effect(Effect::RemoveData);
+            self.leave_garbage(inode.ino, &layout);
         }
         self.drop_tail(inode.ino);
         self.drop_counters_of(inode.ino);

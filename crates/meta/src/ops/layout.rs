@@ -72,7 +72,13 @@ impl<E: Engine> Op<'_, E> {
                         "a file that was written, or is being written, keeps its layout",
                     ));
                 }
-                Kind::File => inode.layout = Some(layout),
+                Kind::File if op.ns.opens.has_writers(inode.ino) => {
+                    return Err(MetaError::Busy("a file that is open for writing keeps its layout"));
+                }
+                Kind::File => {
+                    inode.layout = Some(layout);
+                    inode.small = None;
+                }
                 _ => return Err(MetaError::Invalid("only files and directories have a layout")),
             }
             inode.ctime = now;

@@ -60,17 +60,18 @@ impl<E: Engine> Op<'_, E> {
         self.effect(Effect::Take { ino, session, hold });
     }
 
-    /// Registers a writer.
-    pub(crate) fn add_writer(&mut self, session: SessionId, inode: &mut Inode) {
+    /// Registers a writer; whether that changes the inode.
+    pub(crate) fn add_writer(&mut self, session: SessionId, inode: &mut Inode) -> bool {
         self.hold(inode.ino, session, Hold::Write);
-        if self.ns.opens.has_writers(inode.ino) {
-            return;
+        if self.ns.opens.has_writers(inode.ino) || inode.small.is_some() {
+            return false;
         }
         if inode.dirty_size {
             self.effect(Effect::SetUnclean { ino: inode.ino, unclean: true });
         }
         inode.epoch = inode.epoch.wrapping_add(1);
         inode.dirty_size = true;
+        true
     }
 
     /// Counts a session's handle again after a restart of the server. Call it only for a handle the session proves to
@@ -79,11 +80,10 @@ impl<E: Engine> Op<'_, E> {
         self.attempt(|op| {
             let mut inode = op.need(ino)?;
             if inode.kind == Kind::File {
-                if write {
-                    op.add_writer(session, &mut inode);
-                    op.put_inode(inode.clone());
-                } else {
+                if !write {
                     op.hold(ino, session, Hold::Read);
+                } else if op.add_writer(session, &mut inode) {
+                    op.put_inode(inode.clone());
                 }
             }
             Ok(op.attr_of(&inode))
@@ -121,8 +121,10 @@ impl<E: Engine> Op<'_, E> {
         if report.max_end > SIZE_MAX {
             return Err(MetaError::Invalid("end of a write"));
         }
-        inode.size = inode.size.max(report.max_end);
-        inode.ever_written |= report.max_end > 0;
+        if inode.small.is_none() {
+            inode.size = inode.size.max(report.max_end);
+            inode.ever_written |= report.max_end > 0;
+        }
         if let Some(mtime) = report.mtime {
             inode.mtime = mtime;
             inode.ctime = now;
@@ -163,7 +165,7 @@ impl<E: Engine> Op<'_, E> {
         let trusted = matches!(reported, Ok(true));
         if last_writer {
             self.end_writing(&mut inode, file.unclean || file.total.truncations > 0 || !trusted);
-        } else if write && !trusted {
+        } else if write && !trusted && inode.small.is_none() {
             self.effect(Effect::SetUnclean { ino, unclean: true });
         }
         if last_holder && inode.nlink == 0 {
@@ -178,6 +180,9 @@ impl<E: Engine> Op<'_, E> {
         // In the time of grace a writer may still come back that was given a place before the restart.
         if !self.ns.grace {
             self.drop_tail(inode.ino);
+        }
+        if inode.small.is_some() {
+            return;
         }
         if untrusted {
             inode.epoch = inode.epoch.wrapping_add(1);
@@ -213,7 +218,7 @@ impl<E: Engine> Op<'_, E> {
         if last_holder && inode.nlink == 0 {
             return self.purge(&inode);
         }
-        if held.writers > 0 && !last_writers {
+        if held.writers > 0 && !last_writers && inode.small.is_none() {
             self.effect(Effect::SetUnclean { ino, unclean: true });
         }
         if last_writers || held.truncations > 0 {
@@ -251,6 +256,9 @@ impl<E: Engine> Op<'_, E> {
     }
 
     /// Begins to set a file's size. Needs write permission, or (for an inode by number) a handle open for writing.
+    ///
+    /// # Errors
+    /// `Small` if the bytes lie with the inode, and the size is beyond the bound for that: the file is to be spread first.
     pub fn truncate_begin(
         &mut self,
         caller: &Caller,
@@ -272,7 +280,7 @@ impl<E: Engine> Op<'_, E> {
                 Kind::File => require(caller, &inode, WRITE)?,
                 _ => return Err(MetaError::Invalid("only files have a size")),
             }
-            let truncation = op.start_truncation(caller, now, session, &mut inode, size);
+            let truncation = op.start_truncation(caller, now, session, &mut inode, size)?;
             op.put_inode(inode);
             Ok(truncation)
         })
@@ -286,9 +294,12 @@ impl<E: Engine> Op<'_, E> {
         session: SessionId,
         inode: &mut Inode,
         size: u64,
-    ) -> Truncation {
+    ) -> Result<Truncation, MetaError> {
         if !caller.is_root() {
             inode.drop_set_id();
+        }
+        if inode.small.is_some() {
+            self.cut_small(inode, size)?;
         }
         let nothing_to_cut = size == inode.size || size == 0 && !inode.ever_written;
         let data_work = inode.dirty_size || !nothing_to_cut;
@@ -303,7 +314,7 @@ impl<E: Engine> Op<'_, E> {
             inode.mtime = now;
             inode.ctime = now;
         }
-        Truncation { attr: self.attr_of(inode), size, data_work }
+        Ok(Truncation { attr: self.attr_of(inode), size, data_work })
     }
 
     /// Ends a truncation after the data files were cut. If another truncation or a first writer came between, the

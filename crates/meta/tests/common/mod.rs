@@ -80,7 +80,7 @@ pub fn create<E: Engine>(
     path: &str,
     flags: OpenFlags,
 ) -> Result<Opened, MetaError> {
-    let new = NewFile { mode: 0o644, layout: None };
+    let new = NewFile { mode: 0o644, ..NewFile::default() };
     run(ns, |op| op.create(&Caller::root(), now(1), session, at(path), &new, flags))
 }
 
@@ -94,6 +94,7 @@ pub fn outcome<T>(result: Result<T, MetaError>) -> &'static str {
         Ok(_) => "ok",
         Err(MetaError::NotFound) => "NotFound",
         Err(MetaError::Exists) => "Exists",
+        Err(MetaError::Small { .. }) => "Small",
         Err(MetaError::NotDirectory) => "NotDirectory",
         Err(MetaError::IsDirectory) => "IsDirectory",
         Err(MetaError::NotEmpty) => "NotEmpty",

@@ -418,7 +418,7 @@ impl Work<'_> {
             }
             5..8 => {
                 let flags = OpenFlags { exclusive: true, ..WRITE };
-                let new = NewFile { mode, layout: None };
+                let new = NewFile { mode, ..NewFile::default() };
                 self.change(
                     |op| op.create(&root, now(1), S1, at(&path), &new, flags),
                     |model, made| {

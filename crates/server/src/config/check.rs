@@ -38,6 +38,10 @@ pub(super) fn check(config: &ClusterConfig) -> Result<(), ConfigError> {
     if let Err(error) = Layout::new(config.cluster.strip_bytes, 0, ring, ring) {
         return wrong("cluster.strip_bytes".into(), error.to_string(), "262144 is a good value");
     }
+    if config.cluster.small_file_bytes > weft_meta::SMALL_FILE_BYTES_MAX {
+        let reason = format!("it is {}", config.cluster.small_file_bytes);
+        return wrong("cluster.small_file_bytes".into(), reason, "16384 is a good value, 65536 the greatest");
+    }
     if config.cluster.server_count > ring {
         let reason = format!("{} of {ring} I/O servers", config.cluster.server_count);
         return wrong("cluster.server_count".into(), reason, "0 means all");

@@ -15,6 +15,8 @@ pub(crate) const NAMES_DIRECTORY: &str = "names";
 const GATEWAY_LOCK_FILE: &str = "lock";
 /// Strip size of files for which nothing else is asked and nothing else is configured.
 pub const STRIP_BYTES_DEFAULT: u32 = 256 << 10;
+/// Bound of small files for which nothing else is asked.
+pub const SMALL_FILE_BYTES_DEFAULT: u32 = 16 << 10;
 /// Bound of an I/O server's transfer buffers where the file gives none.
 pub const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
 pub(super) const SCRUB_INTERVAL_S_DEFAULT: u64 = 3600;
@@ -56,6 +58,9 @@ pub struct ClusterSection {
     /// I/O servers of a file for which nothing else is asked; 0 means all.
     #[serde(default)]
     pub server_count: u16,
+    /// Up to this size the bytes of a file lie with its inode on the metadata server; 0: on I/O servers always.
+    #[serde(default = "default_small_file_bytes")]
+    pub small_file_bytes: u32,
     /// Time between two scans of the I/O servers for data files whose inode is gone.
     #[serde(default = "default_scrub_interval_s")]
     pub scrub_interval_s: u64,
@@ -197,6 +202,9 @@ impl<'de> Deserialize<'de> for ClusterId {
 
 fn default_strip_bytes() -> u32 {
     STRIP_BYTES_DEFAULT
+}
+fn default_small_file_bytes() -> u32 {
+    SMALL_FILE_BYTES_DEFAULT
 }
 fn default_scrub_interval_s() -> u64 {
     SCRUB_INTERVAL_S_DEFAULT

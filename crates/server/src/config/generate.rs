@@ -67,6 +67,7 @@ impl ClusterConfig {
             id: ClusterId(id),
             strip_bytes: wanted.strip_bytes,
             server_count: 0,
+            small_file_bytes: SMALL_FILE_BYTES_DEFAULT,
             scrub_interval_s: SCRUB_INTERVAL_S_DEFAULT,
             orphan_age_s: ORPHAN_AGE_S_DEFAULT,
             log: None,

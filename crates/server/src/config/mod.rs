@@ -8,6 +8,7 @@
 //! id = "000102030405060708090a0b0c0d0e0f"
 //! strip_bytes = 262144          # of files for which nothing else is asked
 //! server_count = 0              # I/O servers of such a file; 0: all
+//! small_file_bytes = 16384      # up to this size a file's bytes lie with its inode; 0: never
 //!
 //! [[server]]
 //! name = "meta0"
@@ -38,7 +39,7 @@ mod member;
 pub(crate) use cluster::NAMES_DIRECTORY;
 pub use cluster::{
     BUFFERS_BYTES_DEFAULT, ClusterConfig, ClusterId, ClusterSection, DiskChoice, RdmaMode,
-    STRIP_BYTES_DEFAULT, ServerConfig, ServerRole, SyncMode,
+    SMALL_FILE_BYTES_DEFAULT, STRIP_BYTES_DEFAULT, ServerConfig, ServerRole, SyncMode,
 };
 pub use error::ConfigError;
 pub use file::EditedFile;

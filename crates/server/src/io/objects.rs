@@ -2,7 +2,9 @@
 
 use super::IoPart;
 use crate::answer::{Answer, Refusal};
+use crate::spent;
 use std::time::UNIX_EPOCH;
+use weft_layout::Extent;
 use weft_storage::Disk;
 use weft_wire::Status;
 use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
@@ -30,6 +32,26 @@ impl<D: Disk> IoPart<D> {
             weft_reactor::yield_now().await;
         }
         Ok(Answer::of(&Empty {}))
+    }
+
+    /// Sets the bytes of a file that has all of them in its first strip. Doing so again does no harm.
+    pub async fn place_object(&self, request: PlaceObjectRequest) -> Result<Answer, Refusal> {
+        let PlaceObjectRequest { ino, layout, durable, data } = request;
+        spent::note_ino(ino);
+        let is_here = layout.server_id(0) == self.id && data.len() as u64 <= u64::from(layout.strip_bytes());
+        if !is_here {
+            let text = format!("{} bytes are not in a strip of I/O server {}", data.len(), self.id);
+            return Err(Refusal::new(Status::Invalid, text));
+        }
+        let loss_epoch = self.loss_epoch(ino);
+        let file = self.files.create_in(ino, &layout)?;
+        file.write(0, &data).await?;
+        if file.size()? != data.len() as u64 {
+            let _turn = file.exclusive_turn(Extent::new(0, u64::MAX)).await;
+            file.truncate(data.len() as u64)?;
+        }
+        self.settle(Some(&file), durable, loss_epoch).await?;
+        Ok(Answer { moved_bytes: data.len() as u64, ..Answer::of(&Empty {}) })
     }
 
     /// Sizes of data files; those that are not there are not in the answer.

@@ -9,10 +9,10 @@ use weft_meta::{
     CounterChange, CounterId, Engine, MayConflict, MetaError, NewFile, Op, OpenFlags, Opened, SessionId,
     Timestamp,
 };
-use weft_wire::Status;
 use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
 use weft_wire::messages::{CounterChange as WireChange, *};
 use weft_wire::security::Capability;
+use weft_wire::{Added, Status};
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// Creates a file and opens it; opens the one that is there unless the creation is exclusive.
@@ -20,10 +20,12 @@ impl<E: Engine + 'static> MetaPart<E> {
         let (read, write) = t::access(request.access)?;
         let flags = OpenFlags { read, write, exclusive: request.exclusive, ..OpenFlags::default() };
         let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
-        let new = NewFile { mode: request.mode, layout };
+        let small = request.small.0 && layout.is_none();
+        let new = NewFile { mode: request.mode, layout, small };
         let caller = t::caller(request.caller);
-        self.change(call, |op, now, effects| {
+        self.change_spread(call, |op, now, effects| {
             let opened = op.create(&caller, now, call.session, t::at(&request.at), &new, flags)?;
+            needs_striped(&request.small, &opened)?;
             effects.lease(Some(&request.at), Some(opened.attr.ino));
             let mut reply = self.open_reply(call, &opened, request.access);
             if opened.created && self.watchers.watches(call.session) {
@@ -40,8 +42,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let (read, write) = t::access(request.access)?;
         let flags = OpenFlags { read, write, no_follow: !request.follow, ..OpenFlags::default() };
         let caller = t::caller(request.caller);
-        self.change(call, |op, _, effects| {
+        self.change_spread(call, |op, _, effects| {
             let opened = op.open(&caller, call.session, t::at(&request.at), flags)?;
+            needs_striped(&request.small, &opened)?;
             effects.lease(Some(&request.at), Some(opened.attr.ino));
             Ok(self.open_reply(call, &opened, request.access))
         })
@@ -57,6 +60,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             created: opened.created,
             parent: None,
             run: self.sessions.run_of(call.session),
+            small_bytes: Added(opened.small_bytes),
         }
     }
 
@@ -151,7 +155,11 @@ impl<E: Engine + 'static> MetaPart<E> {
         if !read && !write {
             return Err(Refusal::new(Status::Invalid, "a capability without rights"));
         }
-        self.change(call, |op, _, effects| {
+        self.change_spread(call, |op, _, effects| {
+            let small_bytes = op.small_bytes(held.ino)?;
+            if small_bytes > 0 && !request.small.0 {
+                return Err(MetaError::Small { ino: held.ino }.into());
+            }
             if !self.sessions.counts(call.session, &request.id, &[]) {
                 for (_, for_writing) in
                     [(write, true), (read, false)].into_iter().filter(|(wanted, _)| *wanted)
@@ -163,7 +171,8 @@ impl<E: Engine + 'static> MetaPart<E> {
             let attr = op.getattr(held.ino)?;
             let capability = attr.layout.map(|layout| self.sign(call, held.ino, held.rights, layout));
             let run = self.sessions.run_of(call.session);
-            Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None, run })
+            let small_bytes = Added(small_bytes);
+            Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None, run, small_bytes })
         })
         .await
     }
@@ -180,7 +189,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             None => false,
         };
         let caller = if held { weft_meta::Caller::root() } else { t::caller(request.caller) };
-        self.change(call, |op, now, _| {
+        self.change_spread(call, |op, now, _| {
             let size = request.file_bytes;
             let begun = op.truncate_begin(&caller, now, call.session, t::at(&request.at), size)?;
             let layout = begun.attr.layout.filter(|_| begun.data_work);
@@ -191,6 +200,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 created: false,
                 parent: None,
                 run: self.sessions.run_of(call.session),
+                small_bytes: Added(0),
             })
         })
         .await
@@ -231,6 +241,14 @@ impl<E: Engine + 'static> MetaPart<E> {
             self.attr_reply(op, attr)
         })
         .await
+    }
+}
+
+/// A client that knows of no small files gets none.
+fn needs_striped(knows_small: &Added<bool>, opened: &Opened) -> Result<(), MetaError> {
+    match knows_small.0 || opened.small_bytes == 0 {
+        true => Ok(()),
+        false => Err(MetaError::Small { ino: opened.attr.ino }),
     }
 }
 

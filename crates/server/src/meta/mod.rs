@@ -39,6 +39,7 @@ mod removed;
 mod run;
 mod session_table;
 mod sessions;
+mod small;
 mod translate;
 mod watch;
 mod watcher;
@@ -102,6 +103,7 @@ pub(crate) struct MetaPart<E: Engine> {
     watchers: Watchers,
     /// Of the operation that runs; its memory serves one after the other.
     effects: RefCell<Effects>,
+    spreading: small::Spreading,
     /// Many removed inodes are kept for a moment, which is to end.
     many_removed: Rc<Notify>,
     garbage: Poke,
@@ -138,6 +140,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             locks: Locks::default(),
             watchers: Watchers::new(watched),
             effects: RefCell::default(),
+            spreading: small::Spreading::default(),
             many_removed: Rc::default(),
             garbage,
             failure: RefCell::default(),

@@ -7,7 +7,7 @@ use weft_transport::Link;
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
 use weft_wire::messages::*;
 use weft_wire::security::Capability;
-use weft_wire::{Header, Request, Status};
+use weft_wire::{Added, Header, Request, Status};
 
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;
@@ -29,7 +29,7 @@ fn prove<L: Link>(client: &mut Client<L>, key: &IssuedKey) -> Result<ProveReply,
 }
 
 fn open(path: &str, access: u32) -> OpenRequest {
-    OpenRequest { caller: ROOT, at: at(path), follow: true, access }
+    OpenRequest { caller: ROOT, at: at(path), follow: true, access, small: Added(true) }
 }
 
 fn set_mode(mode: u32) -> SetAttrRequest {
@@ -145,7 +145,7 @@ fn a_capability_is_of_use_to_whom_it_was_given_only<W: Way>() {
     let mut bob = with_key(W::connect(&cluster.meta), &user(BOB));
     let id = OpenId { run: 1, number: 1 };
     for refused in [
-        bob.call(&ReopenRequest { capability: capability.clone(), id }).map(drop),
+        bob.call(&ReopenRequest { capability: capability.clone(), id, small: Added(true) }).map(drop),
         bob.call(&SettleRequest { capability: capability.clone(), file_bytes: 0, epoch: opened.attr.epoch })
             .map(drop),
         bob.call(&TruncateBeginRequest {

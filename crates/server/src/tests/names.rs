@@ -118,7 +118,9 @@ fn many_opens_end_together<W: Way>() {
     });
     assert_eq!(sizes, [(10, false), (0, true), (20, false)]);
     // The repetition of a request of before ends no open of after.
-    client.call(&OpenRequest { caller: ROOT, at: at("a"), follow: true, access: both }).unwrap();
+    client
+        .call(&OpenRequest { caller: ROOT, at: at("a"), follow: true, access: both, small: Added(true) })
+        .unwrap();
     client.call_as(header, &closed([10, 0, 20])).unwrap();
     assert_eq!(client.gauge("open_files"), Some(1));
 }
@@ -131,7 +133,8 @@ fn an_open_counts_once_however_often_it_is_told<W: Way>() {
     let capability = made.capability.unwrap();
     let reopen = |client: &mut Client<W::Link>, run, number| {
         let id = OpenId { run, number };
-        let reopened = client.call(&ReopenRequest { capability: capability.clone(), id }).unwrap();
+        let reopened =
+            client.call(&ReopenRequest { capability: capability.clone(), id, small: Added(true) }).unwrap();
         assert_eq!((reopened.run, reopened.attr.ino), (client.run, made.attr.ino));
         assert!(reopened.capability.is_some());
     };
@@ -284,7 +287,13 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
             })
             .unwrap();
         let by_number = At { dir: replaced, path: Vec::new() };
-        let open = OpenRequest { caller: ROOT, at: by_number, access: rights::READ, follow: true };
+        let open = OpenRequest {
+            caller: ROOT,
+            at: by_number,
+            access: rights::READ,
+            follow: true,
+            small: Added(true),
+        };
         let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);
         if opened.is_ok() {
             client.close(replaced, rights::READ, None);

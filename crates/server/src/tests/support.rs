@@ -31,7 +31,7 @@ use weft_transport::{Bulk, Completion, Link, LinkError, MemoryRuns};
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
 use weft_wire::messages::*;
 use weft_wire::security::{Capability, Holder, Key, client_proof};
-use weft_wire::{Header, Request, Status, VERSIONS, Wire};
+use weft_wire::{Added, Header, Request, Status, VERSIONS, Wire};
 
 pub(super) const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new() };
 const WAIT: Duration = Duration::from_secs(10);
@@ -352,7 +352,15 @@ fn runs(layout: &Layout, slot: u16, regions: &Regions, base: *mut u8) -> MemoryR
 }
 
 pub(super) fn create(path: &str, access: u32) -> CreateRequest {
-    CreateRequest { caller: ROOT, at: at(path), mode: 0o644, exclusive: true, layout: None, access }
+    CreateRequest {
+        caller: ROOT,
+        at: at(path),
+        mode: 0o644,
+        exclusive: true,
+        layout: None,
+        access,
+        small: Added(false),
+    }
 }
 
 pub(super) fn at(path: &str) -> At {

@@ -8,6 +8,7 @@ mod members;
 mod names;
 mod open;
 mod session;
+mod small;
 mod store;
 mod watch;
 
@@ -20,6 +21,7 @@ pub use members::*;
 pub use names::*;
 pub use open::*;
 pub use session::*;
+pub use small::*;
 pub use store::*;
 pub use watch::*;
 

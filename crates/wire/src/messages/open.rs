@@ -1,6 +1,7 @@
 //! Open files: creating, opening and closing them, and their sizes.
 
 use super::inode::{At, Attr, LayoutWish, WriteReport};
+use crate::body::Added;
 use crate::claims::{Caller, Capability};
 
 /// Bits of rights and of access.
@@ -26,6 +27,9 @@ crate::message! {
         pub layout: Option<LayoutWish>,
         /// [`rights`] to open with; 0: do not open.
         pub access: u32,
+        /// Whether the sender knows of small files: then a new one may begin as such. One that is there is made striped for who
+        /// does not.
+        pub small: Added<bool>,
     }
 
     /// See [`crate::Op::Open`].
@@ -38,6 +42,8 @@ crate::message! {
         pub follow: bool,
         /// [`rights`]; 0: only a capability to query the size, with nothing to close.
         pub access: u32,
+        /// Whether the sender knows of small files. For who does not the file is made striped.
+        pub small: Added<bool>,
     }
 
     /// An open file.
@@ -54,6 +60,8 @@ crate::message! {
         /// The run of the session ([`ProveReply::epoch`](super::ProveReply)) in which the file counts as
         /// open. In a repeated reply it may be an earlier one; then the client must reopen the file.
         pub run: u64,
+        /// How many bytes the file may have and lie with its inode ([`crate::Op::WriteSmall`]); 0 if it is striped, which it stays.
+        pub small_bytes: Added<u32>,
     }
 
     /// Identifies an open within its session.
@@ -96,6 +104,8 @@ crate::message! {
         pub capability: Capability,
         /// The open. If it counts as open already, it is not counted again; its capability is renewed.
         pub id: OpenId,
+        /// As in [`OpenRequest::small`].
+        pub small: Added<bool>,
     }
 
     /// See [`crate::Op::TruncateBegin`].

@@ -561,7 +561,7 @@ impl World {
         let attr = {
             let mut namespace = meta.part.namespace.borrow_mut();
             let (root, at) = (Caller::root(), At::new(ROOT_INO, &name));
-            let new = NewFile { mode: 0o600, layout: None };
+            let new = NewFile { mode: 0o600, ..NewFile::default() };
             let created = namespace.change(|op| op.create(&root, NOW, session, at, &new, flags));
             let attr = created.expect("a free name").0.attr;
             let closed = namespace.change(|op| {
