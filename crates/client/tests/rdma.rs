@@ -18,7 +18,7 @@ use weft_wire::messages::{ScrubReply, scrub_action, scrub_found};
 const MIB: usize = 1 << 20;
 
 fn create() -> OpenOptions {
-    OpenOptions::new().read(true).write(true).create(true).truncate(true)
+    OpenOptions::new().read(true).write(true).create(true).striped(true).truncate(true)
 }
 
 fn transports(client: &Client) -> Vec<String> {

@@ -89,7 +89,7 @@ fn a_failed_sync_is_told_to_all_clients_that_wrote() {
     let config = Cluster::describe(1, STRIP_BYTES, SyncMode::Nosync);
     let cluster = Cluster::start_at(&recorder.directory(), &config, &key);
     let (one, other) = (cluster.client(Transport::Tcp), cluster.client(Transport::Shm));
-    let options = OpenOptions::new().read(true).write(true).create(true);
+    let options = OpenOptions::new().read(true).write(true).create(true).striped(true);
     let (mine, theirs) = (one.open("/f", &options).unwrap(), other.open("/f", &options).unwrap());
     let also_theirs = other.open("/f", &options).unwrap();
     mine.write_at(&[1; 100], 0).unwrap();
@@ -124,7 +124,7 @@ fn a_failed_sync_is_told_to_whoever_has_closed_a_file_and_syncs_all() {
     let config = Cluster::describe(1, STRIP_BYTES, SyncMode::Nosync);
     let cluster = Cluster::start_at(&recorder.directory(), &config, &key);
     let (one, other) = (cluster.client(Transport::Tcp), cluster.client(Transport::Tcp));
-    let options = OpenOptions::new().read(true).write(true).create(true);
+    let options = OpenOptions::new().read(true).write(true).create(true).striped(true);
     let fail_sync_of = |ino: u64| {
         let name: &'static str = Box::leak(format!("{ino:016x}").into_boxed_str());
         recorder.disk.lock().unwrap().fail_sync_of = Some(name);
