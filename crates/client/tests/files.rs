@@ -380,7 +380,9 @@ fn closes_that_wait_are_one_message() {
         let other = cluster.client(Transport::Tcp);
         let told = || (weft_test_cluster::gauge(&other, "open_files"), asked(&other, Op::Close));
         let before = told();
-        let open = |client: &Client, name: usize| client.open(&*format!("/later{name}"), &create().striped(true)).unwrap();
+        let open = |client: &Client, name: usize| {
+            client.open(&*format!("/later{name}"), &create().striped(true)).unwrap()
+        };
         let files: Vec<_> = (0..24).map(|name| open(&client, name)).collect();
         files[3].write_at(b"text", 0).unwrap();
         let inos: Vec<_> = files.iter().map(|file| file.ino()).collect();

@@ -4,7 +4,7 @@
 use super::{Damage, Finding, Treatment};
 use crate::caller::{Caller, SessionId};
 use crate::engine::{Batch, Engine, MemEngine};
-use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO, Small, Timestamp};
 use crate::namespace::{Namespace, NamespaceOptions, encode_number};
 use crate::walk::At;
 use crate::{MetaError, RenameMode, WriteReport, XattrMode, keys};
@@ -421,6 +421,28 @@ fn other_records_are_repaired() {
     );
     case(|p| p.batch.put(keys::garbage(4000), [7]), is!(Damage::Unreadable(_)), &ALL);
     case(|p| p.batch.put(keys::xattr(4000, b"user.y"), [1, 2]), is!(Damage::XattrOfNothing(4000)), &ALL);
+    case(|p| p.batch.put(keys::small(4000), [1, 2]), is!(Damage::BytesOfNothing(4000)), &ALL);
+    case(
+        |p| {
+            let key = keys::small(p.ino("a/f"));
+            p.batch.put(key, [1, 2]);
+        },
+        is!(Damage::BytesOfNothing(_)),
+        &ALL,
+    );
+    let small = |size, bytes: &'static [u8]| {
+        move |p: &mut Planter| {
+            let key = keys::small(p.ino("a/f"));
+            p.change("a/f", |f| (f.small, f.size) = (Some(Small::default()), size));
+            if !bytes.is_empty() {
+                p.batch.put(key, bytes);
+            }
+        }
+    };
+    case(small(3, &[1, 8, 8]), is!(Damage::SmallSize { recorded: 3, found: 2, .. }), &ALL);
+    case(small(3, &[]), is!(Damage::SmallSize { recorded: 3, found: 0, .. }), &ALL);
+    case(small(1, &[7, 8]), is!(Damage::Unreadable(_)), &ALL);
+    case(|p| p.change("a/b", |b| b.small = Some(Small::default())), is!(Damage::BadInode(_)), &ALL);
     case(|p| p.batch.put(keys::reply(0, SessionId([7; 16]), 3), [9]), is!(Damage::Unreadable(_)), &ALL);
     case(|p| p.batch.put(b"rshort", [9]), is!(Damage::ReplyOfNothing(_)), &ALL);
     case(

@@ -75,7 +75,7 @@ impl<E: Engine> Op<'_, E> {
         let Some(layout) = inode.layout.filter(|_| inode.small.is_some()) else { return 0 };
         // After the bound was lowered, files that are larger stay as they are.
         let kept = u32::try_from(inode.size).unwrap_or(0);
-        self.ns.options.small_file_bytes.max(kept).max(1).min(SMALL_FILE_BYTES_MAX).min(layout.strip_bytes())
+        self.ns.options.small_file_bytes.max(kept).clamp(1, SMALL_FILE_BYTES_MAX).min(layout.strip_bytes())
     }
 
     /// How many bytes the file `ino` may have and lie with its inode; 0 if it is striped.
