@@ -171,6 +171,7 @@ fn open_first(
         .read(has(numbers.mode_rdonly) || has(numbers.mode_rdwr))
         .write(has(numbers.mode_wronly) || has(numbers.mode_rdwr))
         .create(has(numbers.mode_create))
+        .striped(true)
         .mode(0o666 & !weft_host::umask().unwrap_or(0o022));
     if has(numbers.mode_create) {
         options = options.create_new(has(numbers.mode_excl)).create(true);

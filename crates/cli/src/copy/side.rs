@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use weft_cli_common::connections::at;
 use weft_cli_common::tree;
 use weft_client::{Client, OpenOptions, SetAttr, SetTime};
+use weft_wire::limits::SMALL_FILE_BYTES_MAX;
 use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
 
 /// Where one end of a copy is.
@@ -211,8 +212,8 @@ impl Side {
         })
     }
 
-    /// Opens a file for writing and empties it. Without a requested layout, a new file begins on the same
-    /// server as `source` if that is in the same cluster. If the other parameters are the defaults too,
+    /// Opens a file for writing and empties it. Without a requested layout, a new file that is not small begins
+    /// on the same server as `source` if that is in the same cluster. If the other parameters are the defaults too,
     /// servers can copy by themselves.
     pub(super) fn create(
         &self,
@@ -227,8 +228,11 @@ impl Side {
                 Target::Local(options?)
             }
             Side::Weft { client, .. } => {
+                let is_large = source.bytes() > u64::from(SMALL_FILE_BYTES_MAX);
                 let options = OpenOptions::new().write(true).create(true).truncate(true).mode(mode);
-                let layout = layout.cloned().or_else(|| source.beginning_in(client));
+                let options = options.striped(is_large);
+                let beginning = || source.beginning_in(client).filter(|_| is_large);
+                let layout = layout.cloned().or_else(beginning);
                 let options = layout.into_iter().fold(options, OpenOptions::layout);
                 Target::Weft { client: client.clone(), file: client.open(at(path), &options)? }
             }
@@ -310,6 +314,14 @@ impl Source {
                 Some(LayoutWish { strip_bytes: 0, server_count: 0, first_server_plus_1 })
             }
             _ => None,
+        }
+    }
+
+    /// Its size, as far as that is known without asking.
+    fn bytes(&self) -> u64 {
+        match self {
+            Source::Local(file) => file.metadata().map_or(0, |meta| meta.len()),
+            Source::Weft { file, .. } => file.attr().size,
         }
     }
 

@@ -20,7 +20,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let (read, write) = t::access(request.access)?;
         let flags = OpenFlags { read, write, exclusive: request.exclusive, ..OpenFlags::default() };
         let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
-        let small = request.small.0 && layout.is_none();
+        let small = request.small.0 && layout.is_none() && self.spreading.is_possible();
         let new = NewFile { mode: request.mode, layout, small };
         let caller = t::caller(request.caller);
         self.change_spread(call, |op, now, effects| {

@@ -141,6 +141,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let name = self.io_name(id).ok_or(MapError::NoSuchId { id })?;
         let known = self.namespace.borrow().servers().map_err(MetaError::from)?;
         let noted = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record.clone());
+        self.spreading.heard(id, call.header.version);
         let verdict = self.judge_storage(call, &registry, noted.as_ref(), &request)?;
         let server = Judged { name, noted: noted.as_ref(), request: &request, is_first: known.is_empty() };
         let record = self.record_after(verdict, &registry, server).await?;

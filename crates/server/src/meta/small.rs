@@ -16,7 +16,7 @@ use crate::current::Peers;
 use crate::peer::PeerError;
 use crate::spent::{self, Part, during};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
@@ -38,6 +38,24 @@ pub(super) struct Spreading {
     peers: OnceCell<Rc<Peers>>,
     /// One at a time spreads a file.
     turns: RefCell<HashMap<u64, Rc<LocalLock<()>>>>,
+    /// I/O servers of a release that cannot be given a small file's bytes.
+    old_servers: RefCell<HashSet<u16>>,
+}
+
+impl Spreading {
+    /// An I/O server has come, which speaks this version of the protocol.
+    pub fn heard(&self, server: u16, version: u8) {
+        let mut old_servers = self.old_servers.borrow_mut();
+        match version < weft_wire::Op::PlaceObject.since() {
+            true => old_servers.insert(server),
+            false => old_servers.remove(&server),
+        };
+    }
+
+    /// Whether new files may be small: all I/O servers can take their bytes when they grow.
+    pub fn is_possible(&self) -> bool {
+        self.old_servers.borrow().is_empty()
+    }
 }
 
 impl<E: Engine + 'static> MetaPart<E> {
@@ -182,5 +200,21 @@ impl<E: Engine + 'static> MetaPart<E> {
                 format!("the file's bytes cannot go from the metadata server to its I/O server: {error}");
             return Err(Refusal::new(status, text));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_one_server_is_older_no_file_is_small() {
+        let spreading = Spreading::default();
+        assert!(spreading.is_possible());
+        spreading.heard(0, 4);
+        spreading.heard(1, 3);
+        assert!(!spreading.is_possible());
+        spreading.heard(1, 4);
+        assert!(spreading.is_possible());
     }
 }
