@@ -39,8 +39,16 @@ const RETRY_FIRST: Duration = Duration::from_millis(20);
 /// How often the mark is counted up while there are changes.
 const MARK_EVERY: Duration = Duration::from_secs(10);
 /// Operations that change data files.
-const CHANGES: [Op; 7] =
-    [Op::Write, Op::Truncate, Op::Punch, Op::Allocate, Op::Zero, Op::CopyRange, Op::RemoveObjects];
+const CHANGES: [Op; 8] = [
+    Op::Write,
+    Op::Truncate,
+    Op::Punch,
+    Op::Allocate,
+    Op::Zero,
+    Op::CopyRange,
+    Op::PlaceObject,
+    Op::RemoveObjects,
+];
 
 /// What a member needs.
 pub(crate) struct Setup {

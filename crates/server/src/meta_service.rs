@@ -81,8 +81,10 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             Class::Bulk => true,
             Class::Control => false,
             Class::Metadata => {
-                matches!(op, Op::SyncMeta | Op::Watch | Op::Lock | Op::GetLock)
-                    || !op.only_reads() && self.meta.replies_wait()
+                matches!(
+                    op,
+                    Op::SyncMeta | Op::SyncSmall | Op::TruncateBegin | Op::Watch | Op::Lock | Op::GetLock
+                ) || !op.only_reads() && self.meta.replies_wait()
             }
         }
     }

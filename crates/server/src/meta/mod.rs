@@ -40,6 +40,7 @@ mod run;
 mod session_table;
 mod sessions;
 mod small;
+mod spreading;
 mod translate;
 mod watch;
 mod watcher;
@@ -103,7 +104,7 @@ pub(crate) struct MetaPart<E: Engine> {
     watchers: Watchers,
     /// Of the operation that runs; its memory serves one after the other.
     effects: RefCell<Effects>,
-    spreading: small::Spreading,
+    spreading: spreading::Spreading,
     /// Many removed inodes are kept for a moment, which is to end.
     many_removed: Rc<Notify>,
     garbage: Poke,
@@ -140,7 +141,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             locks: Locks::default(),
             watchers: Watchers::new(watched),
             effects: RefCell::default(),
-            spreading: small::Spreading::default(),
+            spreading: spreading::Spreading::default(),
             many_removed: Rc::default(),
             garbage,
             failure: RefCell::default(),

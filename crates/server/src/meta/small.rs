@@ -13,55 +13,20 @@ use super::effects::{Effects, Failure};
 use super::{Call, MetaPart, translate as t};
 use crate::answer::{Answer, Refusal};
 use crate::current::Peers;
-use crate::peer::PeerError;
-use crate::spent::{self, Part, during};
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, HashSet};
+use crate::spent;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
-use weft_layout::Layout;
 use weft_meta::{Engine, MetaError, Op, SMALL_FILE_BYTES_MAX, Spread, Timestamp};
-use weft_reactor::LocalLock;
 use weft_wire::messages::*;
-use weft_wire::{Header, Status, Wire};
-
-/// How long an I/O server that cannot be reached is waited for, and how often it is tried.
-const PATIENCE: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(100);
+use weft_wire::{Header, Wire};
 
 const _: () =
     assert!(weft_meta::SMALL_FILE_BYTES_MAX == weft_wire::limits::SMALL_FILE_BYTES_MAX, "one bound");
 
-/// What spreading files needs.
-#[derive(Default)]
-pub(super) struct Spreading {
-    peers: OnceCell<Rc<Peers>>,
-    /// One at a time spreads a file.
-    turns: RefCell<HashMap<u64, Rc<LocalLock<()>>>>,
-    /// I/O servers of a release that cannot be given a small file's bytes.
-    old_servers: RefCell<HashSet<u16>>,
-}
-
-impl Spreading {
-    /// An I/O server has come, which speaks this version of the protocol.
-    pub fn heard(&self, server: u16, version: u8) {
-        let mut old_servers = self.old_servers.borrow_mut();
-        match version < weft_wire::Op::PlaceObject.since() {
-            true => old_servers.insert(server),
-            false => old_servers.remove(&server),
-        };
-    }
-
-    /// Whether new files may be small: all I/O servers can take their bytes when they grow.
-    pub fn is_possible(&self) -> bool {
-        self.old_servers.borrow().is_empty()
-    }
-}
-
 impl<E: Engine + 'static> MetaPart<E> {
     /// Lets files be spread over these I/O servers.
     pub fn spread_over(&self, peers: Rc<Peers>) {
-        let _ = self.spreading.peers.set(peers);
+        self.spreading.over(peers);
     }
 
     /// Reads bytes of a small file.
@@ -139,22 +104,12 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Makes the file `ino` striped, once it is this task's turn.
     async fn spread(&self, call: &Call, ino: u64) -> Result<(), Refusal> {
-        let turn = self
-            .spreading
-            .turns
-            .borrow_mut()
-            .entry(ino)
-            .or_insert_with(|| Rc::new(LocalLock::new(())))
-            .clone();
+        let turn = self.spreading.turn(ino);
         let spread = {
             let _turn = turn.lock().await;
             self.spread_in_turn(call, ino).await
         };
-        let is_last = |turn: &Rc<LocalLock<()>>| Rc::strong_count(turn) == 2;
-        let mut turns = self.spreading.turns.borrow_mut();
-        if turns.get(&ino).is_some_and(is_last) {
-            turns.remove(&ino);
-        }
+        self.spreading.end(ino, &turn);
         spread
     }
 
@@ -168,53 +123,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         })
         .await?;
         let Spread::Move { layout, bytes, durable } = begun.into_inner() else { return Ok(()) };
-        if let Err(refusal) = self.place(ino, layout, bytes, durable).await {
+        if let Err(refusal) = self.spreading.place(ino, layout, bytes, durable).await {
             self.namespace.borrow_mut().spread_failed(ino);
             return Err(refusal);
         }
         self.change(call, |op, _, _| Ok(op.spread_end(ino, &layout).map(|()| Empty {})?)).await.map(drop)
-    }
-
-    /// Puts all bytes of a file into its first data file.
-    async fn place(&self, ino: u64, layout: Layout, data: Vec<u8>, durable: bool) -> Result<(), Refusal> {
-        let id = layout.server_id(0);
-        let peer = self.spreading.peers.get().and_then(|peers| peers.get(id)).ok_or_else(|| {
-            Refusal::new(
-                Status::Io,
-                format!("I/O server {id}, which has the file's first strip, is not in the cluster"),
-            )
-        })?;
-        let request = PlaceObjectRequest { ino, layout, durable, data };
-        let give_up = Instant::now() + PATIENCE;
-        loop {
-            let (status, error) = match during(Part::Clients, peer.call(&request)).await {
-                Ok(_) => return Ok(()),
-                Err(PeerError::Unreachable { .. }) if Instant::now() < give_up => {
-                    weft_reactor::sleep(RETRY).await;
-                    continue;
-                }
-                Err(error @ PeerError::Refused { status, .. }) => (status, error),
-                Err(error) => (Status::Io, error),
-            };
-            let text =
-                format!("the file's bytes cannot go from the metadata server to its I/O server: {error}");
-            return Err(Refusal::new(status, text));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn while_one_server_is_older_no_file_is_small() {
-        let spreading = Spreading::default();
-        assert!(spreading.is_possible());
-        spreading.heard(0, 4);
-        spreading.heard(1, 3);
-        assert!(!spreading.is_possible());
-        spreading.heard(1, 4);
-        assert!(spreading.is_possible());
     }
 }
