@@ -22,9 +22,8 @@ impl Client {
             true => self.meta(&self.create_request(at, options, access))?,
             false => self.meta_behind_closes(at, &self.open_request(at, options, access))?,
         };
-        let is_empty = reply.attr.size == 0 && !reply.attr.size_live;
         let file = self.opened(at.to_string(), options, access, reply)?;
-        if options.truncate && !file.created() && !is_empty {
+        if options.truncate && !file.created() {
             file.truncate(0)?;
         }
         if options.sync && file.open().held.is_for_writing() {
