@@ -125,7 +125,7 @@ fn a_write_is_followed_from_a_mount_to_the_disk_by_its_id() {
 fn what_servers_do_for_a_call_has_its_id() {
     let cluster = logging(1, "debug");
     let mount = mount(&cluster, "debug", &[]);
-    fs::write(mount.join("file"), [7; 4096]).expect("all servers run");
+    fs::write(mount.join("file"), [7; 40_000]).expect("all servers run");
     // The open file would keep its data.
     line_of(|| cluster.log("meta0"), &["done for ", "op=Close", "status=done"]);
     fs::remove_file(mount.join("file")).expect("all servers run");

@@ -9,7 +9,7 @@ use weft_tests::{Served, gauge, wait_until};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(client: &Client) -> File {
-    client.open("/file", &OpenOptions::new().read(true).write(true).create(true)).unwrap()
+    client.open("/file", &OpenOptions::new().read(true).write(true).create(true).striped(true)).unwrap()
 }
 
 /// Ends all TCP connections of this process to `address`, as a network that fails does.

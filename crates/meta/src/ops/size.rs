@@ -60,11 +60,14 @@ impl<E: Engine> Op<'_, E> {
         self.effect(Effect::Take { ino, session, hold });
     }
 
-    /// Registers a writer; whether that changes the inode.
+    /// Registers a writer; whether the inode is to be stored then.
     pub(crate) fn add_writer(&mut self, session: SessionId, inode: &mut Inode) -> bool {
         self.hold(inode.ino, session, Hold::Write);
-        if self.ns.opens.has_writers(inode.ino) || inode.small.is_some() {
+        if inode.small.is_some() {
             return false;
+        }
+        if self.ns.opens.has_writers(inode.ino) {
+            return true;
         }
         if inode.dirty_size {
             self.effect(Effect::SetUnclean { ino: inode.ino, unclean: true });
