@@ -53,6 +53,8 @@ fn acknowledged_bytes_survive_a_killed_metadata_server_and_need_no_io_server() {
     cluster.spawn("meta0");
     cluster.wait_ready("meta0");
     assert_eq!((data_files(&cluster, "io0"), data_files(&cluster, "io1")), (0, 0));
+    // It serves once they have confirmed that its store is the newest.
+    client.stat("/d", true).expect("it is there");
     cluster.kill("io0");
     cluster.kill("io1");
     check(&client, "/d");
