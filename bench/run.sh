@@ -73,6 +73,8 @@ measure scale shared-file --scale
 measure latency latency
 measure meta meta
 measure meta-sync meta --sync
+echo "== bench/small-files.sh"
+bench/small-files.sh | tee "$figures/small-files.txt"
 echo "== bench/mount.sh"
 bench/mount.sh | tee "$figures/mount.txt"
 if command -v mpicc.mpich >/dev/null; then
