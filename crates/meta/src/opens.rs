@@ -8,6 +8,9 @@ use crate::replies::StoredReply;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, HashMap};
 
+/// Small files that are known to be promised to nobody.
+const UNSYNCED_MAX: usize = 64 * 1024;
+
 /// What one session holds of one file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handles {
@@ -105,6 +108,7 @@ impl Holding {
             | Effect::Keep { .. }
             | Effect::LetGo { .. }
             | Effect::Spread { .. }
+            | Effect::FirstBytes { .. }
             | Effect::RemoveData => {}
         }
     }
@@ -150,6 +154,10 @@ pub(crate) enum Effect {
         ino: u64,
         begins: bool,
     },
+    /// A small file that had no bytes has some.
+    FirstBytes {
+        ino: u64,
+    },
     /// An inode that has data is gone.
     RemoveData,
 }
@@ -167,6 +175,7 @@ impl Effect {
             | Effect::Keep { .. }
             | Effect::LetGo { .. }
             | Effect::Spread { .. }
+            | Effect::FirstBytes { .. }
             | Effect::RemoveData => None,
         }
     }
@@ -202,6 +211,9 @@ pub(crate) struct Opens {
     pub lately_removed: LatelyRemoved,
     /// Small files whose bytes are on their way to a data file (`ops/small.rs`).
     pub spreading: FxHashSet<u64>,
+    /// Small files all of whose bytes came after the last sync of everything: nobody was told that they are durable, unless by
+    /// the inode. At most `UNSYNCED_MAX`.
+    pub unsynced: FxHashSet<u64>,
     /// What the remover of data files does not know of yet.
     pub to_remove: ToRemove,
 }
@@ -281,7 +293,17 @@ impl Opens {
             Effect::LetGo { ino } => self.lately_removed.let_go(ino),
             Effect::RemoveData => self.to_remove = ToRemove::Now,
             Effect::Spread { ino, begins: true } => drop(self.spreading.insert(ino)),
-            Effect::Spread { ino, begins: false } => drop(self.spreading.remove(&ino)),
+            Effect::Spread { ino, begins: false } => {
+                self.spreading.remove(&ino);
+                self.unsynced.remove(&ino);
+            }
+            Effect::FirstBytes { ino } => {
+                // Of those that are forgotten it is taken that they are promised.
+                if self.unsynced.len() >= UNSYNCED_MAX {
+                    self.unsynced.clear();
+                }
+                self.unsynced.insert(ino);
+            }
         }
     }
 

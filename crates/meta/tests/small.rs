@@ -182,6 +182,13 @@ fn who_was_told_that_bytes_are_durable_is_told_so_where_they_go() {
     let written_so = make(&mut ns, "written so", WRITE);
     run(&mut ns, |op| op.write_small(now(7), written_so, 0, b"abc", true)).unwrap();
     assert!(durable(&mut ns, synced) && durable(&mut ns, written_so));
+    let [before, after] = ["before", "after"].map(|name| make(&mut ns, name, WRITE));
+    write(&mut ns, before, 0, b"abc");
+    ns.note_sync();
+    write(&mut ns, before, 3, b"d");
+    write(&mut ns, after, 0, b"abc");
+    assert!(durable(&mut ns, before), "whoever synced everything was told so");
+    assert!(!durable(&mut ns, after));
     end(&mut ns, synced);
     assert!(!run(&mut ns, |op| op.sync_small(synced)).unwrap(), "its bytes are elsewhere");
 }

@@ -51,7 +51,7 @@ pub enum Spread {
         layout: Layout,
         /// All of them.
         bytes: Vec<u8>,
-        /// Somebody was told that they are durable.
+        /// Somebody may have been told that they are durable.
         durable: bool,
     },
 }
@@ -152,6 +152,9 @@ impl<E: Engine> Op<'_, E> {
             if end as u64 > inode.size {
                 op.needs_room();
             }
+            if inode.size == 0 {
+                op.effect(Effect::FirstBytes { ino });
+            }
             all.resize(all.len().max(end), 0);
             all[offset as usize..end].copy_from_slice(bytes);
             op.put_bytes(&mut inode, &all);
@@ -194,7 +197,8 @@ impl<E: Engine> Op<'_, E> {
             inode.ever_written = true;
             op.put_inode(inode);
             op.effect(Effect::Spread { ino, begins: true });
-            Ok(Spread::Move { layout, bytes, durable: small.durable })
+            let durable = small.durable || !op.ns.opens.unsynced.contains(&ino);
+            Ok(Spread::Move { layout, bytes, durable })
         })
     }
 
@@ -254,6 +258,11 @@ impl<E: Engine> Op<'_, E> {
 }
 
 impl<E: Engine> Namespace<E> {
+    /// All that was committed so far is made durable, as its caller sees to and tells.
+    pub fn note_sync(&mut self) {
+        self.opens.unsynced.clear();
+    }
+
     /// The bytes of a file did not get to its data file: it is a small one as before.
     pub fn spread_failed(&mut self, ino: u64) {
         self.opens.spreading.remove(&ino);

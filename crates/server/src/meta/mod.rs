@@ -263,6 +263,7 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Makes everything durable that was acknowledged so far.
     pub async fn sync_all(&self) -> Result<(), Refusal> {
+        self.namespace.borrow_mut().note_sync();
         let committed = self.namespace.borrow().committed();
         self.durable(committed).await
     }

@@ -12,6 +12,7 @@
 use super::effects::{Effects, Failure};
 use super::{Call, MetaPart, translate as t};
 use crate::answer::{Answer, Refusal};
+use crate::config::SyncMode;
 use crate::current::Peers;
 use crate::spent;
 use std::cell::{Cell, RefCell};
@@ -123,7 +124,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         })
         .await?;
         let Spread::Move { layout, bytes, durable } = begun.into_inner() else { return Ok(()) };
-        if let Err(refusal) = self.spreading.place(ino, layout, bytes, durable).await {
+        if let Err(refusal) =
+            self.spreading.place(ino, layout, bytes, durable || self.sync == SyncMode::Sync).await
+        {
             self.namespace.borrow_mut().spread_failed(ino);
             return Err(refusal);
         }
