@@ -246,7 +246,11 @@ impl Client {
     /// that it had not synced. A server that is dead is an error only then.
     pub fn sync_all(&self) -> Result<()> {
         let _operation = self.operation();
-        let mut failed = sync_all_contents(&self.inner).err();
+        // First, so that small files that are spread from now on are durable where they go.
+        let mut failed = self.sync_names().err();
+        if let Err(error) = sync_all_contents(&self.inner) {
+            failed.get_or_insert(error);
+        }
         for held in self.inner.held.all().into_iter().filter(|held| held.is_for_writing()) {
             if let Err(error) = sync_contents(&self.inner, &held) {
                 failed.get_or_insert(error);

@@ -19,6 +19,8 @@ pub(crate) const STICKY: u32 = 0o1000;
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
 const INODE_VERSION: u8 = 1;
+/// Of a small file: who takes it for striped would read zeros.
+const SMALL_INODE_VERSION: u8 = 2;
 const ENTRY_VERSION: u8 = 1;
 const LAYOUT_VERSION: u8 = 1;
 
@@ -111,13 +113,6 @@ pub struct Attr {
     pub epoch: u64,
 }
 
-/// What else is known of a file whose bytes lie with its inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Small {
-    /// Somebody was told that they are durable.
-    pub durable: bool,
-}
-
 /// The record under an `i` key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
@@ -142,7 +137,7 @@ pub(crate) struct Inode {
     pub ever_written: bool,
     pub layout: Option<Layout>,
     /// For files: whether the bytes lie with the inode (`ops/small.rs`).
-    pub small: Option<Small>,
+    pub small: bool,
     /// For directories: what new files and subdirectories inherit.
     pub default_layout: Option<LayoutRequest>,
     /// For directories: the one that holds this one; the root's is itself.
@@ -188,7 +183,7 @@ impl Inode {
             dirty_size: false,
             ever_written: false,
             layout: None,
-            small: None,
+            small: false,
             default_layout: None,
             parent: 0,
             entries: 0,
@@ -250,7 +245,9 @@ impl Inode {
 
     // Fuzzed by records: fsck/tests.rs
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Inode, EngineError> {
-        let mut from = Reader::with_version(key, value, INODE_VERSION)?;
+        let small = value.first() == Some(&SMALL_INODE_VERSION);
+        let version = if small { SMALL_INODE_VERSION } else { INODE_VERSION };
+        let mut from = Reader::with_version(key, value, version)?;
         let ino = keys::number_of(key).ok_or_else(|| from.damaged("key"))?;
         let kind = Kind::from_number(from.u8("kind")?).ok_or_else(|| from.damaged("kind"))?;
         let flags = from.u8("flags")?;
@@ -291,14 +288,7 @@ impl Inode {
         if flags & 64 != 0 {
             inode.default_acl = read_acl(&mut from, "default acl")?;
         }
-        if flags & 128 != 0 {
-            let durable = match from.u8("small")? {
-                0 => false,
-                1 => true,
-                _ => return Err(from.damaged("small")),
-            };
-            inode.small = Some(Small { durable });
-        }
+        inode.small = small;
         from.end()?;
         Ok(inode)
     }
@@ -306,7 +296,7 @@ impl Inode {
 
 impl Encode for Inode {
     fn encode_to(&self, out: &mut Writer) {
-        out.u8(INODE_VERSION);
+        out.u8(if self.small { SMALL_INODE_VERSION } else { INODE_VERSION });
         out.u8(self.kind as u8);
         out.u8(u8::from(self.dirty_size)
             | u8::from(self.ever_written) << 1
@@ -314,8 +304,7 @@ impl Encode for Inode {
             | u8::from(self.default_layout.is_some()) << 3
             | u8::from(self.target.is_some()) << 4
             | u8::from(self.acl.is_some()) << 5
-            | u8::from(self.default_acl.is_some()) << 6
-            | u8::from(self.small.is_some()) << 7);
+            | u8::from(self.default_acl.is_some()) << 6);
         out.u16(self.mode as u16);
         for value in [self.uid, self.gid, self.nlink, self.generation, self.epoch, self.xattrs] {
             out.u32(value);
@@ -343,9 +332,6 @@ impl Encode for Inode {
         }
         for acl in self.acl.iter().chain(&self.default_acl) {
             out.short_bytes(&acl.value());
-        }
-        if let Some(small) = self.small {
-            out.u8(u8::from(small.durable));
         }
     }
 }

@@ -211,8 +211,8 @@ pub(crate) struct Opens {
     pub lately_removed: LatelyRemoved,
     /// Small files whose bytes are on their way to a data file (`ops/small.rs`).
     pub spreading: FxHashSet<u64>,
-    /// Small files all of whose bytes came after the last sync of everything: nobody was told that they are durable, unless by
-    /// the inode. At most `UNSYNCED_MAX`.
+    /// Small files all of whose bytes came after the last sync, which is always of everything: nobody was told that they are
+    /// durable. At most `UNSYNCED_MAX`.
     pub unsynced: FxHashSet<u64>,
     /// What the remover of data files does not know of yet.
     pub to_remove: ToRemove,

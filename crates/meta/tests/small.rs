@@ -17,7 +17,7 @@ fn make<E: Engine>(ns: &mut Namespace<E>, path: &str, flags: OpenFlags) -> u64 {
 }
 
 fn write<E: Engine>(ns: &mut Namespace<E>, ino: u64, offset: u64, bytes: &[u8]) -> &'static str {
-    match run(ns, |op| op.write_small(now(7), ino, offset, bytes, false)) {
+    match run(ns, |op| op.write_small(now(7), ino, offset, bytes)) {
         Ok(None) => "striped",
         result => outcome(result),
     }
@@ -36,7 +36,7 @@ fn end<E: Engine>(ns: &mut Namespace<E>, ino: u64) {
         .begin()
         .getattr(ino)
         .map_or_else(|_| weft_layout::Layout::new(262_144, 0, 4, 4).unwrap(), |attr| attr.layout.unwrap());
-    run(ns, |op| op.spread_end(ino, &layout)).unwrap();
+    run(ns, |op| op.spread_end(ino, &layout, true)).unwrap();
 }
 
 fn state<E: Engine>(ns: &mut Namespace<E>, ino: u64) -> (u64, bool) {
@@ -144,7 +144,7 @@ fn only_a_file_that_went_to_data_files_leaves_garbage() {
         Ok(())
     })
     .unwrap();
-    run(&mut ns, |op| op.spread_end(on_its_way, &layout)).unwrap();
+    run(&mut ns, |op| op.spread_end(on_its_way, &layout, true)).unwrap();
     assert_eq!(garbage(&mut ns), [on_its_way]);
     sound(&ns);
 }
@@ -177,10 +177,11 @@ fn who_was_told_that_bytes_are_durable_is_told_so_where_they_go() {
     };
     let synced = make(&mut ns, "synced", WRITE);
     write(&mut ns, synced, 0, b"abc");
-    assert!(run(&mut ns, |op| op.sync_small(synced)).unwrap());
+    ns.note_sync();
     write(&mut ns, synced, 0, b"x");
     let written_so = make(&mut ns, "written so", WRITE);
-    run(&mut ns, |op| op.write_small(now(7), written_so, 0, b"abc", true)).unwrap();
+    write(&mut ns, written_so, 0, b"abc");
+    ns.note_sync();
     assert!(durable(&mut ns, synced) && durable(&mut ns, written_so));
     let [before, after] = ["before", "after"].map(|name| make(&mut ns, name, WRITE));
     write(&mut ns, before, 0, b"abc");
@@ -189,8 +190,13 @@ fn who_was_told_that_bytes_are_durable_is_told_so_where_they_go() {
     write(&mut ns, after, 0, b"abc");
     assert!(durable(&mut ns, before), "whoever synced everything was told so");
     assert!(!durable(&mut ns, after));
-    end(&mut ns, synced);
-    assert!(!run(&mut ns, |op| op.sync_small(synced)).unwrap(), "its bytes are elsewhere");
+    // A sync while they are on their way.
+    let layout = layout_of(&mut ns, after);
+    ns.note_sync();
+    assert!(!run(&mut ns, |op| op.spread_end(after, &layout, false)).unwrap());
+    assert_eq!(read(&mut ns, after), Some(b"abc".to_vec()));
+    assert!(run(&mut ns, |op| op.spread_end(after, &layout, true)).unwrap());
+    assert_eq!((read(&mut ns, after), ns.begin().small_bytes(after).unwrap()), (None, 0));
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             GetLock => meta.get_lock(call, session.decode(op, body)?).await,
             ReadSmall => meta.read_small(session.decode(op, body)?),
             WriteSmall => meta.write_small(call, session.decode(op, body)?).await,
-            SyncSmall => meta.sync_small(call, session.decode(op, body)?).await,
+            SyncSmall => meta.sync_small(session.decode(op, body)?).await,
             Spread => meta.spread_file(call, session.decode(op, body)?).await,
             Append => meta.append(call, session.decode(op, body)?).await,
             ClaimLocks => meta.claim_locks(call, session.decode(op, body)?),

@@ -80,7 +80,7 @@ impl<E: Engine> Namespace<E> {
             layout,
             bytes: inode.size,
             may_have_data: inode.may_have_data(),
-            is_settled: inode.small.is_none() && !inode.dirty_size && !held && !self.grace,
+            is_settled: !inode.small && !inode.dirty_size && !held && !self.grace,
             epoch: inode.public_epoch(self.incarnation),
         })
     }

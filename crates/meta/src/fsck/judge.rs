@@ -80,7 +80,7 @@ fn is_well_formed(inode: &Inode) -> bool {
     inode.layout.is_some() == (inode.kind == Kind::File)
         && inode.target.is_some() == (inode.kind == Kind::Symlink)
         && (inode.default_layout.is_none() || inode.is_dir())
-        && (inode.small.is_none() || inode.kind == Kind::File && !inode.dirty_size)
+        && (!inode.small || inode.kind == Kind::File && !inode.dirty_size)
         && inode.mode & !MODE_MASK == 0
         && inode.size <= SIZE_MAX
         && times.iter().all(|time| time.nanos < NANOS_PER_SECOND)
@@ -197,7 +197,7 @@ impl<'a, E: Engine> Judge<'a, E> {
         } else {
             self.links(inode, &mut damage)?;
         }
-        if inode.small.is_some() && inode.size > 0 && !self.exists(keys::SMALL, ino)? {
+        if inode.small && inode.size > 0 && !self.exists(keys::SMALL, ino)? {
             damage.push(Damage::SmallSize { ino, recorded: inode.size, found: 0 });
         }
         if inode.xattrs > 0 {
@@ -278,8 +278,8 @@ impl<'a, E: Engine> Judge<'a, E> {
     fn small_record(&self, key: &[u8], value: &[u8], ino: u64) -> Result<Vec<Damage>, MetaError> {
         let found = small_bytes(key, value)?.len() as u64;
         Ok(match self.inode(ino)? {
-            Found::There(inode) if inode.small.is_some() && inode.size == found => Vec::new(),
-            Found::There(inode) if inode.small.is_some() => {
+            Found::There(inode) if inode.small && inode.size == found => Vec::new(),
+            Found::There(inode) if inode.small => {
                 vec![Damage::SmallSize { ino, recorded: inode.size, found }]
             }
             Found::Unreadable => Vec::new(),

@@ -281,9 +281,9 @@ impl<E: Engine> Op<'_, E> {
         }
         if inode.kind != Kind::File {
             inode.layout = None;
-            inode.small = None;
+            inode.small = false;
         }
-        inode.dirty_size &= inode.small.is_none();
+        inode.dirty_size &= !inode.small;
         if inode.kind != Kind::Symlink {
             inode.target = None;
         }

@@ -4,7 +4,7 @@
 use super::{Damage, Finding, Treatment};
 use crate::caller::{Caller, SessionId};
 use crate::engine::{Batch, Engine, MemEngine};
-use crate::inode::{Entry, Inode, Kind, ROOT_INO, Small, Timestamp};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::namespace::{Namespace, NamespaceOptions, encode_number};
 use crate::walk::At;
 use crate::{MetaError, RenameMode, WriteReport, XattrMode, keys};
@@ -433,7 +433,7 @@ fn other_records_are_repaired() {
     let small = |size, bytes: &'static [u8]| {
         move |p: &mut Planter| {
             let key = keys::small(p.ino("a/f"));
-            p.change("a/f", |f| (f.small, f.size) = (Some(Small::default()), size));
+            p.change("a/f", |f| (f.small, f.size) = (true, size));
             if !bytes.is_empty() {
                 p.batch.put(key, bytes);
             }
@@ -442,7 +442,7 @@ fn other_records_are_repaired() {
     case(small(3, &[1, 8, 8]), is!(Damage::SmallSize { recorded: 3, found: 2, .. }), &ALL);
     case(small(3, &[]), is!(Damage::SmallSize { recorded: 3, found: 0, .. }), &ALL);
     case(small(1, &[7, 8]), is!(Damage::Unreadable(_)), &ALL);
-    case(|p| p.change("a/b", |b| b.small = Some(Small::default())), is!(Damage::BadInode(_)), &ALL);
+    case(|p| p.change("a/b", |b| b.small = true), is!(Damage::BadInode(_)), &ALL);
     case(|p| p.batch.put(keys::reply(0, SessionId([7; 16]), 3), [9]), is!(Damage::Unreadable(_)), &ALL);
     case(|p| p.batch.put(b"rshort", [9]), is!(Damage::ReplyOfNothing(_)), &ALL);
     case(

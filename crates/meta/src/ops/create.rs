@@ -117,9 +117,9 @@ impl<E: Engine> Op<'_, E> {
         let mut inode = self.new_inode(caller, now, &place.dir, Kind::File, new.mode)?;
         let default = place.dir.default_layout.as_ref();
         inode.layout = Some(self.layout_for(inode.ino, default, new.layout.as_ref())?);
-        inode.small = self.small_at_first().filter(|_| new.small);
+        inode.small = new.small && self.ns.options.small_file_bytes > 0;
         if flags.write {
-            inode.dirty_size = inode.small.is_none();
+            inode.dirty_size = !inode.small;
             inode.epoch = 1;
             self.hold(inode.ino, session, Hold::Write);
         }

@@ -80,7 +80,7 @@ impl<E: Engine> Op<'_, E> {
                 self.delete(key);
             }
         }
-        if inode.small.is_some() && inode.size > 0 {
+        if inode.small && inode.size > 0 {
             self.delete(keys::small(inode.ino));
             self.effect(Effect::Spread { ino: inode.ino, begins: false });
         }

@@ -77,7 +77,7 @@ impl<E: Engine> Op<'_, E> {
                 }
                 Kind::File => {
                     inode.layout = Some(layout);
-                    inode.small = None;
+                    inode.small = false;
                 }
                 _ => return Err(MetaError::Invalid("only files and directories have a layout")),
             }

@@ -63,7 +63,7 @@ impl<E: Engine> Op<'_, E> {
     /// Registers a writer; whether the inode is to be stored then.
     pub(crate) fn add_writer(&mut self, session: SessionId, inode: &mut Inode) -> bool {
         self.hold(inode.ino, session, Hold::Write);
-        if inode.small.is_some() {
+        if inode.small {
             return false;
         }
         if self.ns.opens.has_writers(inode.ino) {
@@ -124,7 +124,7 @@ impl<E: Engine> Op<'_, E> {
         if report.max_end > SIZE_MAX {
             return Err(MetaError::Invalid("end of a write"));
         }
-        if inode.small.is_none() {
+        if !inode.small {
             inode.size = inode.size.max(report.max_end);
             inode.ever_written |= report.max_end > 0;
         }
@@ -168,7 +168,7 @@ impl<E: Engine> Op<'_, E> {
         let trusted = matches!(reported, Ok(true));
         if last_writer {
             self.end_writing(&mut inode, file.unclean || file.total.truncations > 0 || !trusted);
-        } else if write && !trusted && inode.small.is_none() {
+        } else if write && !trusted && !inode.small {
             self.effect(Effect::SetUnclean { ino, unclean: true });
         }
         if last_holder && inode.nlink == 0 {
@@ -184,7 +184,7 @@ impl<E: Engine> Op<'_, E> {
         if !self.ns.grace {
             self.drop_tail(inode.ino);
         }
-        if inode.small.is_some() {
+        if inode.small {
             return;
         }
         if untrusted {
@@ -221,7 +221,7 @@ impl<E: Engine> Op<'_, E> {
         if last_holder && inode.nlink == 0 {
             return self.purge(&inode);
         }
-        if held.writers > 0 && !last_writers && inode.small.is_none() {
+        if held.writers > 0 && !last_writers && !inode.small {
             self.effect(Effect::SetUnclean { ino, unclean: true });
         }
         if last_writers || held.truncations > 0 {
@@ -301,7 +301,7 @@ impl<E: Engine> Op<'_, E> {
         if !caller.is_root() {
             inode.drop_set_id();
         }
-        if inode.small.is_some() {
+        if inode.small {
             self.cut_small(inode, size)?;
         }
         let nothing_to_cut = size == inode.size || size == 0 && !inode.ever_written;

@@ -18,7 +18,7 @@
 
 use crate::codec::Reader;
 use crate::engine::Engine;
-use crate::inode::{Attr, Inode, Small, Timestamp, encode_layout};
+use crate::inode::{Attr, Inode, Timestamp, encode_layout};
 use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;
@@ -72,7 +72,7 @@ pub(crate) fn small_bytes<'a>(key: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]
 impl<E: Engine> Op<'_, E> {
     /// How many bytes a file may have and lie with its inode; 0 if it is striped.
     pub(crate) fn small_bound(&self, inode: &Inode) -> u32 {
-        let Some(layout) = inode.layout.filter(|_| inode.small.is_some()) else { return 0 };
+        let Some(layout) = inode.layout.filter(|_| inode.small) else { return 0 };
         // After the bound was lowered, files that are larger stay as they are.
         let kept = u32::try_from(inode.size).unwrap_or(0);
         self.ns.options.small_file_bytes.max(kept).clamp(1, SMALL_FILE_BYTES_MAX).min(layout.strip_bytes())
@@ -82,11 +82,6 @@ impl<E: Engine> Op<'_, E> {
     pub fn small_bytes(&mut self, ino: u64) -> Result<u32, MetaError> {
         let inode = self.need(ino)?;
         Ok(self.small_bound(&inode))
-    }
-
-    /// What a new file begins as, where its maker leaves the choice.
-    pub(crate) fn small_at_first(&self) -> Option<Small> {
-        (self.ns.options.small_file_bytes > 0).then(Small::default)
     }
 
     /// All bytes of a small file, as many as its size says.
@@ -115,7 +110,7 @@ impl<E: Engine> Op<'_, E> {
     /// Up to `bytes` bytes of a small file from `offset` on. `None` if the file is striped.
     pub fn read_small(&mut self, ino: u64, offset: u64, bytes: u64) -> Result<Option<SmallBytes>, MetaError> {
         let inode = self.need(ino)?;
-        if inode.small.is_none() {
+        if !inode.small {
             return Ok(None);
         }
         let begin = offset.min(inode.size) as usize;
@@ -126,7 +121,7 @@ impl<E: Engine> Op<'_, E> {
         Ok(Some(SmallBytes { bytes: all, file_bytes: inode.size }))
     }
 
-    /// Writes bytes of a small file; `durable`: the reply says that they are. `None` if the file is striped.
+    /// Writes bytes of a small file. `None` if the file is striped.
     ///
     /// # Errors
     /// `Small` if the file would grow beyond the bound, or is being spread: it is to be spread first.
@@ -136,15 +131,15 @@ impl<E: Engine> Op<'_, E> {
         ino: u64,
         offset: u64,
         bytes: &[u8],
-        durable: bool,
     ) -> Result<Option<Attr>, MetaError> {
         self.attempt(|op| {
             let mut inode = op.need(ino)?;
             let bound = op.small_bound(&inode);
-            let Some(small) = inode.small else { return Ok(None) };
+            if !inode.small {
+                return Ok(None);
+            }
             let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= u64::from(bound));
             let end = end.filter(|_| !op.is_being_spread(ino)).ok_or(MetaError::Small { ino })? as usize;
-            inode.small = Some(Small { durable: small.durable || durable });
             let mut all = match offset == 0 && end as u64 >= inode.size {
                 true => Vec::with_capacity(end),
                 false => op.bytes_of(&inode)?,
@@ -165,27 +160,11 @@ impl<E: Engine> Op<'_, E> {
         })
     }
 
-    /// Notes that the bytes of a small file are made durable, as its caller sees to. False if the file is striped.
-    pub fn sync_small(&mut self, ino: u64) -> Result<bool, MetaError> {
-        self.attempt(|op| {
-            let mut inode = op.need(ino)?;
-            match inode.small {
-                None => return Ok(false),
-                Some(Small { durable: true }) => {}
-                Some(_) => {
-                    inode.small = Some(Small { durable: true });
-                    op.put_inode(inode);
-                }
-            }
-            Ok(true)
-        })
-    }
-
     /// Begins to make a file striped. Until [`Op::spread_end`] its bytes must not change.
     pub fn spread_begin(&mut self, ino: u64) -> Result<Spread, MetaError> {
         self.attempt(|op| {
             let mut inode = op.need(ino)?;
-            let (Some(small), Some(layout)) = (inode.small, inode.layout) else { return Ok(Spread::Done) };
+            let Some(layout) = inode.layout.filter(|_| inode.small) else { return Ok(Spread::Done) };
 
             if inode.size == 0 {
                 op.become_striped(&mut inode);
@@ -197,29 +176,33 @@ impl<E: Engine> Op<'_, E> {
             inode.ever_written = true;
             op.put_inode(inode);
             op.effect(Effect::Spread { ino, begins: true });
-            let durable = small.durable || !op.ns.opens.unsynced.contains(&ino);
+            let durable = !op.ns.opens.unsynced.contains(&ino);
             Ok(Spread::Move { layout, bytes, durable })
         })
     }
 
-    /// The bytes are in the data file. If the file was removed meanwhile, that is garbage.
-    pub fn spread_end(&mut self, ino: u64, layout: &Layout) -> Result<(), MetaError> {
+    /// The bytes are in the data file, durable or not. If the file was removed meanwhile, that is garbage. False if they must be
+    /// durable there, as a sync has promised meanwhile: then nothing has changed.
+    pub fn spread_end(&mut self, ino: u64, layout: &Layout, durable: bool) -> Result<bool, MetaError> {
         self.attempt(|op| {
+            if !durable && !op.ns.opens.unsynced.contains(&ino) && op.inode(ino)?.is_some() {
+                return Ok(false);
+            }
             op.effect(Effect::Spread { ino, begins: false });
             let Some(mut inode) = op.inode(ino)? else {
                 op.leave_garbage(ino, layout);
-                return Ok(());
+                return Ok(true);
             };
-            if inode.small.is_some() {
+            if inode.small {
                 op.become_striped(&mut inode);
                 op.put_inode(inode);
             }
-            Ok(())
+            Ok(true)
         })
     }
 
     fn become_striped(&mut self, inode: &mut Inode) {
-        inode.small = None;
+        inode.small = false;
         self.delete(keys::small(inode.ino));
         // From here on those who have it open may write to data files.
         inode.epoch = inode.epoch.wrapping_add(1);

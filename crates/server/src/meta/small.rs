@@ -54,7 +54,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         spent::note_ino(held.ino);
         let answer = self
             .change_spread(call, |op, now, _| {
-                let attr = op.write_small(now, held.ino, request.offset, &request.data, request.durable)?;
+                let attr = op.write_small(now, held.ino, request.offset, &request.data)?;
                 Ok(WriteSmallReply { attr: attr.as_ref().map(t::attr) })
             })
             .await?;
@@ -65,13 +65,12 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// Makes the bytes of a small file durable, and all that was acknowledged before.
-    pub async fn sync_small(&self, call: &Call, request: SyncSmallRequest) -> Result<Answer, Refusal> {
+    pub async fn sync_small(&self, request: SyncSmallRequest) -> Result<Answer, Refusal> {
         self.check(&request.capability, 0)?;
         let ino = request.capability.ino;
-        let answer =
-            self.change(call, |op, _, _| Ok(SyncSmallReply { striped: !op.sync_small(ino)? })).await?;
+        // Before it is asked: if the file is spread meanwhile, its bytes go where they are durable.
         self.sync_all().await?;
-        Ok(answer)
+        self.read(|op| Ok(SyncSmallReply { striped: op.small_bytes(ino)? == 0 }))
     }
 
     /// Makes a file striped.
@@ -124,12 +123,20 @@ impl<E: Engine + 'static> MetaPart<E> {
         })
         .await?;
         let Spread::Move { layout, bytes, durable } = begun.into_inner() else { return Ok(()) };
-        if let Err(refusal) =
-            self.spreading.place(ino, layout, bytes, durable || self.sync == SyncMode::Sync).await
-        {
-            self.namespace.borrow_mut().spread_failed(ino);
-            return Err(refusal);
+        let mut durable = durable || self.sync == SyncMode::Sync;
+        let ended = Cell::new(false);
+        while !ended.get() {
+            if let Err(refusal) = self.spreading.place(ino, layout, bytes.clone(), durable).await {
+                self.namespace.borrow_mut().spread_failed(ino);
+                return Err(refusal);
+            }
+            self.change(call, |op, _, _| {
+                ended.set(op.spread_end(ino, &layout, durable)?);
+                Ok(Empty {})
+            })
+            .await?;
+            durable = true;
         }
-        self.change(call, |op, _, _| Ok(op.spread_end(ino, &layout).map(|()| Empty {})?)).await.map(drop)
+        Ok(())
     }
 }
