@@ -1,6 +1,7 @@
 //! What a metadata operation can fail with. No errno here: the front doors (FUSE, C, NFS) translate once.
 
 use crate::open_counter::CounterChange;
+use crate::quota::QuotaExceeded;
 use thiserror::Error;
 
 /// Why the engine could not do what was asked. After a failed commit or sync the engine refuses every later
@@ -121,6 +122,12 @@ pub enum MetaError {
     /// The metadata disk is full.
     #[error("no space left on the metadata server")]
     NoSpace,
+    /// A directory, or a file with several names, would go from one directory tree with a quota to another, or into or out of one.
+    #[error("the other directory is of another tree with a quota: copy it and remove the old one")]
+    OtherTree,
+    /// A limit of a user, a group or a directory tree is reached.
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
     /// No inode can be made any more.
     #[error("all inode numbers of shard {shard} have been given out: nothing can be made there any more")]
     NoNumbers {

@@ -4,6 +4,7 @@ use crate::EngineError;
 use crate::acl::Acl;
 use crate::codec::{Encode, Reader, Writer};
 use crate::keys;
+use crate::quota::Owner;
 use weft_layout::Layout;
 
 /// The inode number of the root directory.
@@ -152,6 +153,8 @@ pub(crate) struct Inode {
     pub default_acl: Option<Acl>,
     /// For symbolic links.
     pub target: Option<Box<[u8]>>,
+    /// The directory with a quota that it is below, or is; 0: none.
+    pub tree: u64,
 }
 
 impl Inode {
@@ -191,6 +194,7 @@ impl Inode {
             acl: None,
             default_acl: None,
             target: None,
+            tree: 0,
         }
     }
 
@@ -204,6 +208,12 @@ impl Inode {
         if self.mode & 0o010 != 0 {
             self.mode &= !SET_GID;
         }
+    }
+
+    /// Whom it counts for, and with how many bytes.
+    pub fn charge(&self) -> (Owner, u64) {
+        let owner = Owner { uid: self.uid, gid: self.gid, tree: self.tree };
+        (owner, if self.kind == Kind::File { self.size } else { 0 })
     }
 
     /// Whether data files may exist for it on the I/O servers.
@@ -288,6 +298,9 @@ impl Inode {
         if flags & 64 != 0 {
             inode.default_acl = read_acl(&mut from, "default acl")?;
         }
+        if flags & 128 != 0 {
+            inode.tree = from.u64("tree")?;
+        }
         inode.small = small;
         from.end()?;
         Ok(inode)
@@ -304,7 +317,8 @@ impl Encode for Inode {
             | u8::from(self.default_layout.is_some()) << 3
             | u8::from(self.target.is_some()) << 4
             | u8::from(self.acl.is_some()) << 5
-            | u8::from(self.default_acl.is_some()) << 6);
+            | u8::from(self.default_acl.is_some()) << 6
+            | u8::from(self.tree != 0) << 7);
         out.u16(self.mode as u16);
         for value in [self.uid, self.gid, self.nlink, self.generation, self.epoch, self.xattrs] {
             out.u32(value);
@@ -332,6 +346,9 @@ impl Encode for Inode {
         }
         for acl in self.acl.iter().chain(&self.default_acl) {
             out.short_bytes(&acl.value());
+        }
+        if self.tree != 0 {
+            out.u64(self.tree);
         }
     }
 }

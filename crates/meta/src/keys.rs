@@ -16,6 +16,7 @@
 //!   v <server id 2>            an I/O server, and which storage it has
 //!   h <mark 8>                 a run of the metadata server, by its first mark
 //!   k <id 16>                  a key that was issued to a client
+//!   q, l                       usage and limits: see quota.rs
 //!   s <field>                  superblock
 //! ```
 //!
@@ -41,6 +42,8 @@ pub(crate) const WATCHER: u8 = b'w';
 pub(crate) const SERVER: u8 = b'v';
 pub(crate) const ISSUED: u8 = b'k';
 pub(crate) const RUN: u8 = b'h';
+pub(crate) const USED: u8 = b'q';
+pub(crate) const LIMIT: u8 = b'l';
 
 /// Superblock fields.
 pub(crate) const SUPER_FORMAT: &[u8] = b"sformat";
@@ -60,6 +63,8 @@ pub(crate) const SUPER_LOADED: &[u8] = b"sloaded";
 pub(crate) const SUPER_MAP: &[u8] = b"smap";
 /// There while locks may be held that clients claim after a restart.
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
+/// There where usage is counted for quotas.
+pub(crate) const SUPER_QUOTA: &[u8] = b"squota";
 
 /// `kind` followed by one number: the keys of inodes, garbage and orphans, and the prefix of the others.
 pub(crate) fn numbered(kind: u8, number: u64) -> [u8; 9] {

@@ -18,10 +18,12 @@ use crate::counters::stored_counters;
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
 use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
+use crate::ledger::Ledger;
 use crate::op::{MayConflict, Op, Staged, run_again};
 use crate::opens::{Handles, Opens, ToRemove};
 use crate::shard::{last_number, shard_of};
 use crate::tails::stored_tails;
+use crate::usage::load_ledger;
 use crate::{EngineError, MetaError, keys};
 
 const FORMAT_VERSION: u8 = 1;
@@ -98,6 +100,8 @@ pub struct Namespace<E: Engine> {
     pub(crate) ino_lease: u64,
     pub(crate) cookie_lease: u64,
     pub(crate) count: InodeCount,
+    /// Usage and limits.
+    pub(crate) ledger: Ledger,
     cluster_uuid: [u8; 16],
     pub(crate) failure: Option<String>,
     pub(crate) audit: Option<Audit>,
@@ -187,6 +191,7 @@ impl<E: Engine> Namespace<E> {
         batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
         let mut count = InodeCount::load(&engine)?;
         let change = count.stage(0, std::iter::empty(), next_ino, true, &mut batch);
+        let ledger = load_ledger(&engine, incarnation as u32, &mut batch)?;
         run_again(|| engine.commit(&batch))?;
         count.apply(change);
         let cookie_lease = read_counted(&engine, keys::SUPER_COOKIE_LEASE, COOKIES_END)?;
@@ -202,6 +207,7 @@ impl<E: Engine> Namespace<E> {
             ino_lease,
             cookie_lease,
             count,
+            ledger,
             cluster_uuid: uuid,
             failure: None,
             audit: None,

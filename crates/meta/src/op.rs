@@ -10,8 +10,10 @@
 use crate::caller::SessionId;
 use crate::engine::{CommitSeq, Engine, Pair, Room};
 use crate::inode::{Attr, Entry, Inode, LayoutRequest};
+use crate::ledger::LedgerChange;
 use crate::namespace::{Namespace, encode_number};
 use crate::opens::{Effect, Holding, OpenFile};
+use crate::quota::{put_used, used_key};
 use crate::replies::PendingReply;
 use crate::shard::last_number;
 use crate::{EngineError, MetaError, keys};
@@ -71,20 +73,31 @@ pub(crate) struct Staged {
     effects: Vec<Effect>,
     /// Inodes more, those that go not counted.
     inodes_made: i64,
+    /// Which, where usage is counted.
+    made: Vec<u64>,
     /// The count of inodes is to be written.
     counts: bool,
     grows: bool,
+    /// It is refused where a quota would be exceeded.
+    limited: bool,
 }
 
 impl Staged {
+    /// What follows once it is committed.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
     pub fn clear(&mut self) {
         self.inodes.clear();
         self.entries.clear();
         self.records.clear();
         self.effects.clear();
         self.inodes_made = 0;
+        self.made.clear();
         self.counts = false;
         self.grows = false;
+        self.limited = false;
     }
 
     fn is_empty(&self) -> bool {
@@ -137,21 +150,35 @@ impl<E: Engine> Op<'_, E> {
         if let Some((pending, reply)) = &kept {
             pending.check(reply)?;
         }
+        let charged = self.charge()?;
         let changes = !self.ns.staged.is_empty();
         if changes && !self.ns.engine.has_room(self.ns.staged.room()) {
             return Err(MetaError::NoSpace);
         }
-        let seq = if changes { self.commit_batch(kept.as_ref())? } else { self.ns.engine.committed() };
+        let reviewed = self.ns.grants_to_review(&charged);
+        let seq =
+            if changes { self.commit_batch(kept.as_ref(), &charged)? } else { self.ns.engine.committed() };
+        self.ns.ledger.apply(charged);
         if let Some((pending, reply)) = kept {
             let session = self.ns.opens.sessions.entry(pending.session).or_default();
             pending.keep(reply, session.replies.entry(pending.slot).or_default());
         }
-        let Namespace { staged, opens, .. } = &mut *self.ns;
-        staged.effects.drain(..).for_each(|effect| opens.apply(effect));
+        let Namespace { staged, opens, ledger, .. } = &mut *self.ns;
+        for effect in staged.effects.drain(..) {
+            match effect {
+                Effect::Quota(effect) => ledger.take_effect(effect),
+                effect => opens.apply(effect),
+            }
+        }
+        self.ns.end_grants(&reviewed)?;
         Ok(seq)
     }
 
-    fn commit_batch(&mut self, kept: Option<&(PendingReply, &[u8])>) -> Result<CommitSeq, MetaError> {
+    fn commit_batch(
+        &mut self,
+        kept: Option<&(PendingReply, &[u8])>,
+        charged: &LedgerChange,
+    ) -> Result<CommitSeq, MetaError> {
         let ns = &mut *self.ns;
         let last_ino = last_number(ns.shard());
         let (staged, batch) = (&mut ns.staged, &mut ns.batch);
@@ -186,6 +213,12 @@ impl<E: Engine> Op<'_, E> {
                 None => batch.delete(key),
             }
         }
+        for (owner, used) in ns.ledger.changed(charged) {
+            match used {
+                Some(used) => batch.put_with(used_key(&owner), |out| put_used(out, &used)),
+                None => batch.delete(used_key(&owner)),
+            }
+        }
         if let Some((pending, reply)) = kept {
             pending.store(reply, batch);
         }
@@ -218,6 +251,17 @@ impl<E: Engine> Op<'_, E> {
             ns.entry_cache.insert(key, entry);
         }
         Ok(seq)
+    }
+
+    /// What it does to the ledger of quotas.
+    fn charge(&mut self) -> Result<LedgerChange, MetaError> {
+        if self.ns.ledger.is_off() {
+            return Ok(LedgerChange::default());
+        }
+        let staged = std::mem::take(&mut self.ns.staged);
+        let charged = self.ns.charge(&staged.inodes, &staged.made, &staged.effects, staged.limited);
+        self.ns.staged = staged;
+        charged
     }
 
     /// Runs an operation's function; if it fails, nothing of it stays staged.
@@ -297,9 +341,17 @@ impl<E: Engine> Op<'_, E> {
     /// Stages an inode that did not exist before.
     pub(crate) fn add_inode(&mut self, inode: Inode) {
         self.ns.staged.inodes_made += 1;
+        if !self.ns.ledger.is_off() {
+            self.ns.staged.made.push(inode.ino);
+        }
         self.ns.staged.counts |= self.ns.count.has_written(inode.ino);
         self.ns.staged.grows = true;
         self.put_inode(inode);
+    }
+
+    /// Marks the operation as one that is refused where it would exceed a quota.
+    pub fn limited(&mut self) {
+        self.ns.staged.limited = true;
     }
 
     /// Marks the operation as one that adds data, so that it fails when the disk is nearly full.

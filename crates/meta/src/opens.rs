@@ -4,6 +4,7 @@
 use crate::caller::SessionId;
 use crate::lately::LatelyRemoved;
 use crate::open_counter::CounterId;
+use crate::quota::QuotaEffect;
 use crate::replies::StoredReply;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, HashMap};
@@ -109,7 +110,8 @@ impl Holding {
             | Effect::LetGo { .. }
             | Effect::Spread { .. }
             | Effect::FirstBytes { .. }
-            | Effect::RemoveData => {}
+            | Effect::RemoveData
+            | Effect::Quota(_) => {}
         }
     }
 }
@@ -160,6 +162,8 @@ pub(crate) enum Effect {
     },
     /// An inode that has data is gone.
     RemoveData,
+    /// A change of the ledger (`ledger.rs`), which has it instead.
+    Quota(QuotaEffect),
 }
 
 impl Effect {
@@ -176,7 +180,8 @@ impl Effect {
             | Effect::LetGo { .. }
             | Effect::Spread { .. }
             | Effect::FirstBytes { .. }
-            | Effect::RemoveData => None,
+            | Effect::RemoveData
+            | Effect::Quota(_) => None,
         }
     }
 }
@@ -292,6 +297,7 @@ impl Opens {
             }
             Effect::LetGo { ino } => self.lately_removed.let_go(ino),
             Effect::RemoveData => self.to_remove = ToRemove::Now,
+            Effect::Quota(_) => {}
             Effect::Spread { ino, begins: true } => drop(self.spreading.insert(ino)),
             Effect::Spread { ino, begins: false } => {
                 self.spreading.remove(&ino);

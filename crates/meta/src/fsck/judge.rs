@@ -20,13 +20,14 @@ use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
 use crate::ops::small::small_bytes;
+use crate::quota::{decode_limit, decode_used};
 use crate::replies::StoredReply;
 use crate::tails::decode_tail;
 use crate::walk::NAME_BYTES_MAX;
 use crate::{EngineError, MetaError, keys};
 use std::collections::HashSet;
 
-const SUPER_FIELDS: [&[u8]; 11] = [
+const SUPER_FIELDS: [&[u8]; 12] = [
     keys::SUPER_FORMAT,
     keys::SUPER_INO_LEASE,
     keys::SUPER_COOKIE_LEASE,
@@ -38,6 +39,7 @@ const SUPER_FIELDS: [&[u8]; 11] = [
     keys::SUPER_VOUCHED_FROM,
     keys::SUPER_LOADED,
     keys::SUPER_MAP,
+    keys::SUPER_QUOTA,
 ];
 /// Kind and id.
 const SERVER_KEY_BYTES: usize = 3;
@@ -166,6 +168,8 @@ impl<'a, E: Engine> Judge<'a, E> {
                 decode_counter(key, value)?;
                 Ok(Vec::new())
             }
+            keys::USED => decode_used(key, value).map(|_| Vec::new()).map_err(Into::into),
+            keys::LIMIT => decode_limit(key, value).map(|_| Vec::new()).map_err(Into::into),
             keys::REPLY => {
                 if key.len() != REPLY_KEY_BYTES {
                     return Ok(vec![Damage::ReplyOfNothing(keys::readable(key))]);

@@ -252,6 +252,9 @@ impl<E: Engine> Op<'_, E> {
             if inode.is_dir() {
                 return Err(MetaError::NotPermitted);
             }
+            if inode.tree != place.dir.tree {
+                return Err(MetaError::OtherTree);
+            }
             if inode.nlink == 0 {
                 return Err(MetaError::NotFound);
             }
@@ -294,6 +297,7 @@ impl<E: Engine> Op<'_, E> {
         let ino = self.take_ino()?;
         let umask = mode >> UMASK_SHIFT & 0o777;
         let mut inode = Inode::new(ino, self.ns.incarnation, kind, mode & !umask, caller.uid, gid, now);
+        inode.tree = dir.tree;
         if let Some(default) = dir.default_acl.as_ref().filter(|_| kind != Kind::Symlink) {
             (inode.acl, inode.mode) = default.inherited(mode & MODE_MASK);
         }

@@ -87,6 +87,7 @@ impl<E: Engine> Op<'_, E> {
         if let Some(layout) = inode.layout.filter(|_| inode.may_have_data()) {
             self.leave_garbage(inode.ino, &layout);
         }
+        self.drop_tree(inode);
         self.drop_tail(inode.ino);
         self.drop_counters_of(inode.ino);
         self.delete_inode(inode.ino);

@@ -187,6 +187,7 @@ impl<E: Engine> Op<'_, E> {
                 self.drop_link(now, replaced, new_dir, keep)?;
             }
         }
+        self.move_to_tree(&mut moved, target.dir.tree)?;
         let cookie = self.take_cookie();
         self.put_entry(new_dir, &target.name, Entry { cookie, ..*entry });
         self.count_entry(now, new_dir, 1, moved.is_dir())?;
@@ -213,6 +214,7 @@ impl<E: Engine> Op<'_, E> {
                 inode = self.need(incoming.ino)?;
                 inode.parent = side.dir.ino;
             }
+            self.move_to_tree(&mut inode, side.dir.tree)?;
             inode.ctime = now;
             self.put_inode(inode);
         }

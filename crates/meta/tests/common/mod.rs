@@ -110,6 +110,8 @@ pub fn outcome<T>(result: Result<T, MetaError>) -> &'static str {
         Err(MetaError::NotSupported(_)) => "NotSupported",
         Err(MetaError::TooManyLinks) => "TooManyLinks",
         Err(MetaError::NoSpace) => "NoSpace",
+        Err(MetaError::OtherTree) => "OtherTree",
+        Err(MetaError::Quota(_)) => "Quota",
         Err(MetaError::NoNumbers { .. }) => "NoNumbers",
         Err(MetaError::Counter { .. }) => "Counter",
         Err(MetaError::TooManyCounters) => "TooManyCounters",
