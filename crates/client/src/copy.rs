@@ -106,7 +106,7 @@ impl Copy<'_> {
         let (source, target): (&OpenFile, &OpenFile) = (self.from.open(), self.to.open());
         let inner = &source.inner;
         inner.keep_alive(&source.held)?;
-        inner.keep_alive(&target.held)?;
+        inner.keep_writable(&target.held, self.to_offset + done + bytes)?;
         let layout = source.held.layout;
         let from_offset = self.from_offset + done;
         let (mut requests, mut to_slots) = (Vec::new(), Vec::new());

@@ -184,7 +184,7 @@ impl Client {
             let text = "the file was exported, but not shared: import it, or share it where it is open";
             return Err(refused(text).on(&name));
         }
-        let (access, id) = (capability.rights, self.inner.open_id(0));
+        let (access, id) = (capability.access(), self.inner.open_id(0));
         let size_live = attr.size_live || access & rights::WRITE != 0;
         let attr = Attr { ino: capability.ino, layout: Some(capability.layout), size_live, ..attr };
         let held = Held::new(capability, access, id, self.inner.session().id());
@@ -226,7 +226,7 @@ impl Client {
     ) -> Result<File> {
         let inner = &self.inner;
         let open = || {
-            let (access, id) = (capability.rights, inner.open_id(0));
+            let (access, id) = (capability.access(), inner.open_id(0));
             let request =
                 ReopenRequest { capability: capability.clone(), id: id.clone(), small: Added(true) };
             let reply = batch::ask(inner, inner.meta(), &request)?;

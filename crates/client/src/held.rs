@@ -156,10 +156,15 @@ impl Held {
     /// It counts as open.
     pub(crate) fn reopened(&self, reply: OpenReply) {
         if let Some(capability) = reply.capability {
-            *lock(&self.capability) = capability;
+            self.renew(capability);
         }
         self.run.store(reply.run, Ordering::Release);
         self.covered.store(false, Ordering::Release);
+    }
+
+    /// It has another capability.
+    pub(crate) fn renew(&self, capability: Capability) {
+        *lock(&self.capability) = capability;
     }
 
     /// The losses of the file; of this open alone as long as nobody has added it to [`HeldFiles`].

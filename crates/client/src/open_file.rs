@@ -207,6 +207,7 @@ impl OpenFile {
     }
 
     pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.inner.keep_alive(&self.held)?;
         self.on_range(offset, bytes, |capability, slot| RangeRequest { capability, slot, offset, bytes })?;
         self.held.note_write(0);
         Ok(())
@@ -219,6 +220,7 @@ impl OpenFile {
         let request = |keep_size| {
             move |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size }
         };
+        self.inner.keep_writable(&self.held, offset.saturating_add(bytes))?;
         self.on_range(offset, bytes, request(true))?;
         if !keep_size {
             self.on_range(offset, bytes, request(false))?;
@@ -231,6 +233,7 @@ impl OpenFile {
     pub(crate) fn zero(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
         let _operation = self.inner.operation();
         let space = |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size: true };
+        self.inner.keep_writable(&self.held, offset.saturating_add(bytes))?;
         self.on_range(offset, bytes, space)?;
         let zero = |capability, slot| ZeroRequest { capability, slot, offset, bytes, keep_size };
         self.on_range(offset, bytes, zero)?;
@@ -238,7 +241,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Sends a request to every server that has a part of a range.
+    /// Sends a request to every server that has a part of a range, by the capability as it is.
     fn on_range<R: weft_wire::Request<Reply = DataSize>>(
         &self,
         offset: u64,
@@ -252,7 +255,6 @@ impl OpenFile {
             Error::new(R::OP.name(), ErrorKind::Invalid, text)
         })?;
         self.held.spread(&self.inner)?;
-        self.inner.keep_alive(&self.held)?;
         let layout = self.held.layout;
         let concerned = |slot: u16| layout.local_size(slot, end) > layout.local_size(slot, offset);
         let slots = (0..layout.server_count()).filter(|slot| concerned(*slot));

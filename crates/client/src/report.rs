@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use weft_wire::messages::{Attr, OpenId, ReportRequest, SetAttrRequest, Time, WriteReport};
+use weft_wire::messages::{Attr, OpenId, ReportRequest, ReserveRequest, SetAttrRequest, Time, WriteReport};
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
@@ -106,6 +106,20 @@ impl Inner {
             return Ok(());
         }
         self.reopen(held)
+    }
+
+    /// Makes sure that the file may be written up to `end_bytes`: where a quota binds the writes of an open, more is
+    /// reserved.
+    pub(crate) fn keep_writable(&self, held: &Held, end_bytes: u64) -> Result<(), Error> {
+        self.keep_alive(held)?;
+        if held.capability().allows_end(end_bytes) {
+            return Ok(());
+        }
+        // Only an open of this session can be promised anything.
+        self.count_covered(held)?;
+        let request = ReserveRequest { capability: held.capability(), end_bytes };
+        held.renew(batch::ask(self, self.meta(), &request)?.capability);
+        Ok(())
     }
 
     /// Makes sure that an open just made counts in the present run of the session. Where its reply is one

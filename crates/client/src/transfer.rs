@@ -103,7 +103,14 @@ impl<'a> Transfer<'a> {
         file.check_access(direction)?;
         check(regions, memory).map_err(name)?;
         let held = &file.held;
-        file.inner.keep_alive(held).map_err(name)?;
+        match direction {
+            Direction::Read => file.inner.keep_alive(held),
+            Direction::Write => {
+                let end_bytes = regions.span().map_or(0, |span| span.end());
+                file.inner.keep_writable(held, end_bytes)
+            }
+        }
+        .map_err(name)?;
         let plain = match regions.parts.as_slice() {
             [Region::Contiguous(extent)] => Some(extent.offset),
             _ => None,

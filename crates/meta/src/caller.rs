@@ -21,11 +21,13 @@ impl Caller {
         Caller::default()
     }
 
-    pub(crate) fn is_root(&self) -> bool {
+    /// Whether it is root, to whom no permissions apply.
+    pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    pub(crate) fn in_group(&self, gid: u32) -> bool {
+    /// Whether it is a member of the group.
+    pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 }

@@ -262,6 +262,11 @@ impl<E: Engine> Namespace<E> {
         self.opens.file(ino).is_some_and(|file| file.held_by(session) != Handles::default())
     }
 
+    /// Whether this session has the file open for writing.
+    pub fn is_written_by(&self, ino: u64, session: SessionId) -> bool {
+        self.opens.file(ino).is_some_and(|file| file.held_by(session).writers > 0)
+    }
+
     /// Whether locks may be held by sessions, as last noted.
     pub fn locks_noted(&self) -> bool {
         self.locks_noted

@@ -21,6 +21,10 @@ fn limit<E: Engine>(ns: &mut Namespace<E>, subject: Subject, limits: Option<Limi
     while ns.count_usage(3).unwrap() {}
 }
 
+fn all<E: Engine>(ns: &Namespace<E>) -> Vec<QuotaRow> {
+    ns.quotas(Subject::User(0), true, 1000, |_| true)
+}
+
 fn used<E: Engine>(ns: &Namespace<E>, subject: Subject) -> (u64, u64) {
     let Used { bytes, files } = ns.quota_of(subject).used;
     (bytes, files)
@@ -76,7 +80,7 @@ fn mark<E: Engine>(
 
 /// Usage as it is and as a count from the beginning finds it.
 fn same_as_counted<E: Engine>(ns: &mut Namespace<E>) {
-    let shown = |ns: &Namespace<E>| -> Vec<QuotaRow> { ns.quotas(None, 1000) };
+    let shown = |ns: &Namespace<E>| -> Vec<QuotaRow> { all(ns) };
     let kept = shown(ns);
     run(ns, |op| {
         op.count_usage_anew();
@@ -255,7 +259,7 @@ fn a_tree_that_is_removed_takes_its_limits_along() {
     limit(&mut ns, Subject::Tree(tree), bytes(70));
     run(&mut ns, |op| op.rmdir(&user(7), now(3), at("t"))).unwrap();
     assert_eq!(ns.quota_of(Subject::Tree(tree)).limits, None);
-    assert!(ns.quotas(None, 100).iter().all(|row| row.subject != Subject::Tree(tree)));
+    assert!(all(&ns).iter().all(|row| row.subject != Subject::Tree(tree)));
     sound(&ns);
 }
 
@@ -385,7 +389,7 @@ proptest! {
         for name in 0..18 {
             take(&mut ns, &Step::Settle(name, 5));
         }
-        let reserved: Vec<_> = ns.quotas(None, 100).into_iter().filter(|row| row.reserved_bytes > 0).collect();
+        let reserved: Vec<_> = all(&ns).into_iter().filter(|row| row.reserved_bytes > 0).collect();
         prop_assert_eq!(reserved, vec![]);
         same_as_counted(&mut ns);
         sound(&ns);

@@ -192,7 +192,7 @@ fn class_of_status(status: Status) -> Class {
         Status::NotDirectory | Status::IsDirectory | Status::NameTooLong | Status::Loop => Class::BadFile,
         Status::Access | Status::NotPermitted | Status::Unauthenticated | Status::Capability => Class::Access,
         Status::NoSpace | Status::FileTooBig => Class::NoSpace,
-        Status::Limit => Class::Quota,
+        Status::Limit | Status::Quota => Class::Quota,
         Status::ReadOnly => Class::ReadOnly,
         Status::Busy => Class::FileInUse,
         Status::Unsupported => Class::UnsupportedOperation,

@@ -42,7 +42,7 @@ fn of_status(status: Status) -> nfsstat3 {
         Status::Invalid | Status::Loop => nfsstat3::NFS3ERR_INVAL,
         Status::CrossDevice => nfsstat3::NFS3ERR_XDEV,
         Status::NoSpace => nfsstat3::NFS3ERR_NOSPC,
-        Status::Limit => nfsstat3::NFS3ERR_DQUOT,
+        Status::Limit | Status::Quota => nfsstat3::NFS3ERR_DQUOT,
         Status::Unsupported => nfsstat3::NFS3ERR_NOTSUPP,
         Status::TooManyLinks => nfsstat3::NFS3ERR_MLINK,
         Status::FileTooBig | Status::TooBig => nfsstat3::NFS3ERR_FBIG,

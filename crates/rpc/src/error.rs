@@ -185,7 +185,7 @@ fn status_errno(status: Status) -> i32 {
         Status::ReadOnly => libc::EROFS,
         Status::ShuttingDown => libc::ECONNABORTED,
         Status::Internal => libc::EREMOTEIO,
-        Status::Limit => libc::EDQUOT,
+        Status::Limit | Status::Quota => libc::EDQUOT,
         Status::Locked => libc::EAGAIN,
         Status::Deadlock => libc::EDEADLK,
         Status::LockLost => libc::EIO,

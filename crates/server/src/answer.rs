@@ -138,6 +138,8 @@ impl From<MetaError> for Refusal {
             MetaError::XattrTooBig => Status::TooBig,
             MetaError::NotSupported(_) => Status::Unsupported,
             MetaError::NoSpace | MetaError::NoNumbers { .. } => Status::NoSpace,
+            MetaError::OtherTree => Status::CrossDevice,
+            MetaError::Quota(_) => Status::Quota,
             MetaError::Engine(EngineError::Conflict) => Status::Busy,
             MetaError::Engine(_) => Status::Io,
         };

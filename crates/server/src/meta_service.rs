@@ -196,6 +196,20 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             WriteSmall => meta.write_small(call, session.decode(op, body)?).await,
             SyncSmall => meta.sync_small(session.decode(op, body)?).await,
             Spread => meta.spread_file(call, session.decode(op, body)?).await,
+            Reserve => meta.reserve(call, session.decode(op, body)?).await,
+            SetQuota => {
+                identity.must_administer("set quotas")?;
+                meta.set_quota(call, session.decode(op, body)?).await
+            }
+            ListQuotas => meta.list_quotas(identity.administers(), session.decode(op, body)?),
+            MarkTree => {
+                identity.must_administer("set quotas")?;
+                meta.mark_tree(call, session.decode(op, body)?).await
+            }
+            CountUsage => {
+                identity.must_administer("set quotas")?;
+                meta.count_usage(call).await
+            }
             Append => meta.append(call, session.decode(op, body)?).await,
             ClaimLocks => meta.claim_locks(call, session.decode(op, body)?),
             FetchAdd => meta.fetch_add(call, session.decode(op, body)?).await,

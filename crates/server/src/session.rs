@@ -328,7 +328,10 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
                 self.conn.reply(header, &body, &[IoSlice::new(&payload)]).await
             }
             Err(refusal) => match bulk.discard().await {
-                Ok(()) => self.conn.reply(self.reply_to(&header, refusal.status), &refusal.body(), &[]).await,
+                Ok(()) => {
+                    let status = refusal.status.for_version(header.version);
+                    self.conn.reply(self.reply_to(&header, status), &refusal.body(), &[]).await
+                }
                 Err(error) => Err(error),
             },
         };

@@ -53,6 +53,10 @@ pub const KEYS_REVOKED_MAX: usize = 4096;
 pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 512;
 /// Data files named in one removal or listing.
 pub const OBJECTS_PER_MESSAGE_MAX: usize = 2048;
+/// Subjects in one page of the list of quotas.
+pub const QUOTA_ROWS_MAX: u32 = 256;
+/// Entries of one page when a directory tree is marked.
+pub const TREE_ENTRIES_MAX: u32 = 256;
 /// Opens that one request ends.
 pub const CLOSES_PER_MESSAGE_MAX: usize = 64;
 /// Locks that one request claims.

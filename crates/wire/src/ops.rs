@@ -271,6 +271,16 @@ ops! {
     0x225 SyncSmall: Metadata, Meta, true, SyncSmallRequest -> SyncSmallReply;
     /// Make a small file striped: its bytes go to its first I/O server.
     0x226 Spread: Bulk, Meta, true, SpreadRequest -> Empty;
+    /// Before a file is extended beyond what its capability allows: reserve space of the quotas that it counts for.
+    0x227 Reserve: Metadata, Meta, true, ReserveRequest -> ReserveReply;
+    /// Set the limits of a user, a group or a directory tree; for administrators.
+    0x228 SetQuota: Metadata, Meta, true, SetQuotaRequest -> Empty;
+    /// Usage and limits, page by page.
+    0x229 ListQuotas: Metadata, Meta, true, ListQuotasRequest -> ListQuotasReply;
+    /// Mark what is in a directory as part of a directory tree with a quota, page by page; for administrators.
+    0x22a MarkTree: Metadata, Meta, true, MarkTreeRequest -> MarkTreeReply;
+    /// Count all usage anew; for administrators.
+    0x22b CountUsage: Metadata, Meta, true, CountUsageRequest -> Empty;
     /// Start a check of the file system, or report its progress and findings.
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
@@ -291,7 +301,16 @@ impl Op {
         use Op::*;
         matches!(
             self,
-            ReadSmall | Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount
+            ReadSmall
+                | Lookup
+                | GetAttr
+                | Readlink
+                | ReadDir
+                | Access
+                | GetXattr
+                | ListXattrs
+                | FileCount
+                | ListQuotas
         )
     }
 
@@ -300,6 +319,7 @@ impl Op {
         match self {
             Op::FetchAdd => 2,
             Op::ReadSmall | Op::WriteSmall | Op::SyncSmall | Op::Spread | Op::PlaceObject => 4,
+            Op::Reserve | Op::SetQuota | Op::ListQuotas | Op::MarkTree | Op::CountUsage => 5,
             _ => 1,
         }
     }

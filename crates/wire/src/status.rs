@@ -102,6 +102,18 @@ statuses! {
     /// The sender's map of the cluster is older than the server's. The request was not executed; the sender
     /// fetches the map and repeats it.
     StaleMap = 37, "the map of the cluster is out of date";
+    /// A limit of a user, a group or a directory tree is reached.
+    Quota = 38, "disk quota exceeded";
+}
+
+impl Status {
+    /// The status that says it to a peer of this version of the protocol.
+    pub fn for_version(self, version: u8) -> Status {
+        match self {
+            Status::Quota if version < 5 => Status::Limit,
+            status => status,
+        }
+    }
 }
 
 impl std::fmt::Display for Status {

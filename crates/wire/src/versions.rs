@@ -8,7 +8,8 @@
 /// | 2 | [`FetchAdd`](crate::Op::FetchAdd): counters of open files |
 /// | 3 | [`DirChange`](crate::messages::DirChange): a directory before and after a change of its names |
 /// | 4 | [`ReadSmall`](crate::Op::ReadSmall) and others: small files, whose bytes lie with the inode |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 5 } else { 4 });
+/// | 5 | [`Reserve`](crate::Op::Reserve) and others: quotas |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 6 } else { 5 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

@@ -61,6 +61,8 @@ pub struct QuotaRow {
 pub struct TreePage {
     /// The subdirectories in it, which are marked, but not what is in them.
     pub directories: Vec<u64>,
+    /// Entries of the page.
+    pub entries: u32,
     /// Where the next page begins; `None` after the last one.
     pub next: Option<u64>,
 }
@@ -138,12 +140,12 @@ impl<E: Engine> Op<'_, E> {
             }
             if dir != tree && inode.tree != to {
                 // It has left the tree since it was named.
-                return Ok(TreePage { directories: Vec::new(), next: None });
+                return Ok(TreePage { directories: Vec::new(), entries: 0, next: None });
             }
             op.mark(inode, from, to)?;
             let prefix = keys::numbered(keys::ORDER, dir);
             let records = op.records_after(&prefix, &keys::order(dir, after), entries_max)?;
-            let mut page = TreePage { directories: Vec::new(), next: None };
+            let mut page = TreePage { directories: Vec::new(), entries: records.len() as u32, next: None };
             for (key, value) in &records {
                 let (Entry { ino, cookie, .. }, _) = Entry::decode_order(key, value)?;
                 page.next = (records.len() == entries_max).then_some(cookie);
@@ -239,11 +241,17 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// Up to `max` subjects that use something or have limits, in order, after `after`.
-    pub fn quotas(&self, after: Option<Subject>, max: usize) -> Vec<QuotaRow> {
-        let all = self.ledger.standings().into_iter();
-        let rest = all.filter(|(subject, _)| after.is_none_or(|after| *subject > after));
-        rest.take(max).map(|(subject, _)| self.quota_of(subject)).collect()
+    /// Up to `max` subjects that use something or have limits and are to be shown, in order, from `from` on, `inclusive` or not.
+    pub fn quotas(
+        &self,
+        from: Subject,
+        inclusive: bool,
+        max: usize,
+        is_shown: impl Fn(&Subject) -> bool,
+    ) -> Vec<QuotaRow> {
+        let all = self.ledger.standings().into_iter().map(|(subject, _)| subject);
+        let rest = all.filter(|subject| *subject > from || inclusive && *subject == from);
+        rest.filter(is_shown).take(max).map(|subject| self.quota_of(subject)).collect()
     }
 
     /// Usage and limits of one subject.

@@ -29,6 +29,7 @@ impl<D: Disk> IoPart<D> {
         }
         let from = local_range(&from_layout, request.from_slot, request.from_offset, request.bytes)?;
         let to = local_range(&to_layout, request.to_slot, request.to_offset, request.bytes)?;
+        self.admit_end(&request.to, || request.to_offset + request.bytes)?;
         if from_ino == to_ino && from.offset < to.end() && to.offset < from.end() {
             return Err(Refusal::new(Status::Invalid, "the two ranges of the file overlap"));
         }

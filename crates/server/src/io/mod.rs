@@ -45,7 +45,7 @@ use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
 use weft_transport::ConnError;
 use weft_wire::Status;
 use weft_wire::messages::{DataSize, LOSS_EPOCH_DURABLE, Time};
-use weft_wire::security::Capability;
+use weft_wire::security::{Capability, WriteBound};
 use work::MethodCounters;
 
 /// From this length on pieces that are to be accessed one by one are moved from mapped pages all the same.
@@ -129,6 +129,20 @@ impl<D: Disk> IoPart<D> {
             return Err(self.wrong_server(slot, &layout));
         }
         Ok((capability.ino, layout))
+    }
+
+    /// Checks that `capability` allows to write bytes below the `end` that is asked for.
+    fn admit_end(&self, capability: &Capability, end: impl FnOnce() -> u64) -> Result<(), Refusal> {
+        let WriteBound::End(bound) = capability.write_bound() else { return Ok(()) };
+        let end = end();
+        if end <= bound {
+            return Ok(());
+        }
+        let text = format!(
+            "the file counts for somebody who has a limit: it may be written up to byte {bound} now, not up to {end}; the \
+             client has to reserve more first"
+        );
+        Err(Refusal::new(Status::Quota, text))
     }
 
     fn check(&self, capability: &Capability, rights: u32) -> Result<(), Refusal> {

@@ -31,6 +31,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn truncate(&self, request: TruncateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
+        self.admit_end(&request.capability, || request.file_bytes)?;
         let loss_epoch = self
             .change(ino, &layout, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes))
             .await?;
@@ -53,6 +54,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn allocate(&self, request: AllocateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
+        self.admit_end(&request.capability, || request.offset + request.bytes)?;
         let allocate =
             |files: &DataFiles<D>| files.allocate(ino, local.offset, local.bytes, request.keep_size);
         let loss_epoch = self.change(ino, &layout, local, allocate).await?;
@@ -63,6 +65,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn zero(&self, request: ZeroRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
+        self.admit_end(&request.capability, || request.offset + request.bytes)?;
         let zero = |files: &DataFiles<D>| files.zero(ino, local.offset, local.bytes, request.keep_size);
         let loss_epoch = self.change(ino, &layout, local, zero).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))

@@ -28,6 +28,7 @@ impl<D: Disk> IoPart<D> {
     ) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         check_flags(request.flags)?;
+        self.admit_end(&request.capability, || request.regions.span().map_or(0, |span| span.end()))?;
         let mut work = Work::begin();
         let share = Share::of(&layout, request.slot, &request.regions, 0, &|| bulk.is_gone()).await?;
         if bulk.info().bytes != share.bytes {

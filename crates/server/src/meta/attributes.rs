@@ -1,5 +1,6 @@
 //! Operations on attributes: reading and setting them, access, extended attributes, layouts, counts.
 
+use super::quota::is_limited;
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
@@ -27,6 +28,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.change(call, |op, now, effects| {
             if let Some(report) = &request.report {
                 op.report_write(now, call.session, request.at.dir, &t::write_report(report, now))?;
+            }
+            if is_limited(&caller) && (change.uid.is_some() || change.gid.is_some()) {
+                op.limited();
             }
             let attr = op.setattr(&caller, now, t::at(&request.at), request.follow, &change)?;
             self.leased_attr(op, effects, call, None, attr)

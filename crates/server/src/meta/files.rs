@@ -1,6 +1,7 @@
 //! Operations on open files: create, open, close, reports of what was written, truncation, settling of sizes.
 
 use super::effects::Failure;
+use super::quota::{is_limited, is_limited_by};
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
@@ -24,10 +25,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         let new = NewFile { mode: request.mode, layout, small };
         let caller = t::caller(request.caller);
         self.change_spread(call, |op, now, effects| {
+            if is_limited(&caller) {
+                op.limited();
+            }
             let opened = op.create(&caller, now, call.session, t::at(&request.at), &new, flags)?;
             needs_striped(&request.small, &opened)?;
             effects.lease(Some(&request.at), Some(opened.attr.ino));
-            let mut reply = self.open_reply(call, &opened, request.access);
+            let mut reply = self.open_reply(op, call, is_limited(&caller), &opened, request.access)?;
             if opened.created && self.watchers.watches(call.session) {
                 reply.parent = self.parent_attr(op, call, &request.at)?;
                 reply.attr.size_live = false;
@@ -46,22 +50,33 @@ impl<E: Engine + 'static> MetaPart<E> {
             let opened = op.open(&caller, call.session, t::at(&request.at), flags)?;
             needs_striped(&request.small, &opened)?;
             effects.lease(Some(&request.at), Some(opened.attr.ino));
-            Ok(self.open_reply(call, &opened, request.access))
+            Ok(self.open_reply(op, call, is_limited(&caller), &opened, request.access)?)
         })
         .await
     }
 
     /// With no access nothing is held, and the capability gives no right but to ask the I/O servers for the size.
-    fn open_reply(&self, call: &Call, opened: &Opened, access: u32) -> OpenReply {
+    fn open_reply(
+        &self,
+        op: &mut Op<'_, E>,
+        call: &Call,
+        limited: bool,
+        opened: &Opened,
+        access: u32,
+    ) -> Result<OpenReply, MetaError> {
         let layout = opened.attr.layout.filter(|_| opened.attr.kind == weft_meta::Kind::File);
-        OpenReply {
+        let rights = match layout {
+            Some(_) => self.rights_for(op, call, limited, (opened.attr.ino, access), None)?,
+            None => access,
+        };
+        Ok(OpenReply {
             attr: t::attr(&opened.attr),
-            capability: layout.map(|layout| self.sign(call, opened.attr.ino, access, layout)),
+            capability: layout.map(|layout| self.sign(call, opened.attr.ino, rights, layout)),
             created: opened.created,
             parent: None,
             run: self.sessions.run_of(call.session),
             small_bytes: Added(opened.small_bytes),
-        }
+        })
     }
 
     /// Gives back opens, all in one transaction. One of them that cannot be (its inode is damaged, its report makes no sense) is an
@@ -117,7 +132,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn fetch_add(&self, call: &Call, request: FetchAddRequest) -> Result<Answer, Refusal> {
         let FetchAddRequest { capability, session, open, change, amount } = request;
         self.check(&capability, 0)?;
-        if t::access(capability.rights)? == (false, false) {
+        if capability.access() == 0 {
             return Err(Refusal::new(Status::Invalid, "a capability without rights"));
         }
         let id = CounterId { ino: capability.ino, session: SessionId(session), number: open.number };
@@ -151,7 +166,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn reopen(&self, call: &Call, request: ReopenRequest) -> Result<Answer, Refusal> {
         let held = request.capability;
         self.check(&held, 0)?;
-        let (read, write) = t::access(held.rights)?;
+        let (read, write) = t::access(held.access())?;
         if !read && !write {
             return Err(Refusal::new(Status::Invalid, "a capability without rights"));
         }
@@ -169,7 +184,8 @@ impl<E: Engine + 'static> MetaPart<E> {
                 effects.reopen(&request.id);
             }
             let attr = op.getattr(held.ino)?;
-            let capability = attr.layout.map(|layout| self.sign(call, held.ino, held.rights, layout));
+            let rights = self.rights_again(op, call, &held)?;
+            let capability = attr.layout.map(|layout| self.sign(call, held.ino, rights, layout));
             let run = self.sessions.run_of(call.session);
             let small_bytes = Added(small_bytes);
             Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None, run, small_bytes })
@@ -188,15 +204,26 @@ impl<E: Engine + 'static> MetaPart<E> {
             Some(held) => self.holds_writable(held, &request.at)?,
             None => false,
         };
+        let limited = match &request.held {
+            Some(capability) if held => is_limited_by(capability),
+            _ => is_limited(&t::caller(request.caller.clone())),
+        };
         let caller = if held { weft_meta::Caller::root() } else { t::caller(request.caller) };
         self.change_spread(call, |op, now, _| {
             let size = request.file_bytes;
+            if limited {
+                op.limited();
+            }
             let begun = op.truncate_begin(&caller, now, call.session, t::at(&request.at), size)?;
             let layout = begun.attr.layout.filter(|_| begun.data_work);
+            let access = rights::READ | rights::WRITE;
+            let rights = match layout {
+                Some(_) => self.rights_for(op, call, limited, (begun.attr.ino, access), Some(size))?,
+                None => access,
+            };
             Ok(OpenReply {
                 attr: t::attr(&begun.attr),
-                capability: layout
-                    .map(|layout| self.sign(call, begun.attr.ino, rights::READ | rights::WRITE, layout)),
+                capability: layout.map(|layout| self.sign(call, begun.attr.ino, rights, layout)),
                 created: false,
                 parent: None,
                 run: self.sessions.run_of(call.session),

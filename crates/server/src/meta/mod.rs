@@ -34,6 +34,7 @@ mod locks;
 mod map;
 pub(crate) mod map_record;
 mod names;
+mod quota;
 pub(crate) mod registry;
 mod removed;
 mod run;
@@ -107,6 +108,8 @@ pub(crate) struct MetaPart<E: Engine> {
     spreading: spreading::Spreading,
     /// Many removed inodes are kept for a moment, which is to end.
     many_removed: Rc<Notify>,
+    /// Usage is to be counted, or limits are others.
+    usage_changed: Rc<Notify>,
     garbage: Poke,
     failure: RefCell<Option<String>>,
     checks: check::Checks<E>,
@@ -143,6 +146,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             effects: RefCell::default(),
             spreading: spreading::Spreading::default(),
             many_removed: Rc::default(),
+            usage_changed: Rc::default(),
             garbage,
             failure: RefCell::default(),
             checks: check::Checks::default(),
@@ -163,6 +167,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         });
         part.begin_lock_grace();
         part.let_go_of_removed_in_turns();
+        part.look_after_quotas();
         let weak = Rc::downgrade(&part);
         weft_reactor::spawn(async move {
             loop {

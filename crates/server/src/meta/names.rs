@@ -1,6 +1,7 @@
 //! Operations on names: looking up, making, moving, removing, listing.
 
 use super::effects::{Effects, Failure};
+use super::quota::is_limited;
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
@@ -83,6 +84,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now, effects| {
             let dir = dir_before(op, request.with_dir, &request.at);
+            if is_limited(&caller) {
+                op.limited();
+            }
             let made = op.mkdir(&caller, now, t::at(&request.at), request.mode)?;
             if request.layout.is_some() {
                 let wish = t::layout_request(request.layout.as_ref());
@@ -101,6 +105,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let rdev = u64::from(request.rdev);
         self.change(call, |op, now, effects| {
             let dir = dir_before(op, request.with_dir, &request.at);
+            if is_limited(&caller) {
+                op.limited();
+            }
             let made = op.mknod(&caller, now, t::at(&request.at), kind, request.mode, rdev)?;
             let reply = self.leased_attr(op, effects, call, Some(&request.at), made.attr)?;
             Ok(AttrReply { dir: dir_change(op, dir)?, ..reply })
@@ -113,6 +120,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now, effects| {
             let dir = dir_before(op, request.with_dir, &request.at);
+            if is_limited(&caller) {
+                op.limited();
+            }
             let made = op.symlink(&caller, now, t::at(&request.at), &request.target)?;
             let reply = self.leased_attr(op, effects, call, Some(&request.at), made.attr)?;
             Ok(AttrReply { dir: dir_change(op, dir)?, ..reply })
@@ -164,6 +174,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.change(call, |op, now, _| {
             let keep = |dir, ino| self.watchers.may_use(dir, ino, None);
             let [from, to] = [&request.from, &request.to].map(|at| dir_before(op, request.with_dirs, at));
+            if is_limited(&caller) {
+                op.limited();
+            }
             op.rename_keeping(&caller, now, t::at(&request.from), t::at(&request.to), mode, keep)?;
             Ok(RenamedReply { from: dir_change(op, from)?, to: dir_change(op, to)? })
         })

@@ -10,6 +10,7 @@
 //! operation is done again: see [`MetaPart::change_spread`].
 
 use super::effects::{Effects, Failure};
+use super::quota::is_limited_by;
 use super::{Call, MetaPart, translate as t};
 use crate::answer::{Answer, Refusal};
 use crate::config::SyncMode;
@@ -54,6 +55,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         spent::note_ino(held.ino);
         let answer = self
             .change_spread(call, |op, now, _| {
+                if is_limited_by(&held) {
+                    op.limited();
+                }
                 let attr = op.write_small(now, held.ino, request.offset, &request.data)?;
                 Ok(WriteSmallReply { attr: attr.as_ref().map(t::attr) })
             })

@@ -22,7 +22,7 @@ mod cluster_keys;
 mod key;
 mod proof;
 
-pub use crate::claims::{Capability, Holder};
+pub use crate::claims::{Capability, Holder, WriteBound};
 pub use capability::CapabilityError;
 pub use cluster_keys::{ClusterKeys, ClusterKeysError};
 pub use key::{ClusterKeyName, Key, KeyError};
