@@ -209,6 +209,32 @@ pub fn group_name(gid: u32) -> String {
     }
 }
 
+/// The number of the user with this name on this machine.
+pub fn user_id(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+    let mut found = std::ptr::null_mut();
+    let mut text = [0 as libc::c_char; 4096];
+    // SAFETY: as in `user_name`; `name` is a C string.
+    unsafe {
+        libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found);
+        (!found.is_null()).then(|| (*found).pw_uid)
+    }
+}
+
+/// The number of the group with this name on this machine.
+pub fn group_id(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    let mut entry = MaybeUninit::<libc::group>::zeroed();
+    let mut found = std::ptr::null_mut();
+    let mut text = [0 as libc::c_char; 65536];
+    // SAFETY: as in `user_name`; `name` is a C string.
+    unsafe {
+        libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found);
+        (!found.is_null()).then(|| (*found).gr_gid)
+    }
+}
+
 /// Attributes as JSON.
 pub fn attr_json(path: &str, attr: &Attr) -> serde_json::Value {
     let layout = attr.layout.map(|layout| layout_json(&layout));

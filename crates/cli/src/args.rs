@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     disable_help_subcommand = true,
     max_term_width = 90,
     after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, nfs, keys, semantics, \
-                  cluster, cluster-file, recovery, backup, logs, scripts, and every command."
+                  cluster, cluster-file, recovery, backup, quota, logs, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -94,6 +94,9 @@ commands! {
     /// Show or set how files are striped.
     #[command(subcommand)]
     Stripe => stripe::Command,
+    /// Limit what users, groups and directory trees may use.
+    #[command(subcommand)]
+    Quota => quota::Command,
     /// Show servers, space, load and clients.
     Status => status::Args,
     /// Explain how servers would access pieces of a file, and the expected cost.
@@ -169,6 +172,16 @@ mod tests {
             "weft mkdir -p weft:/x/y",
             "weft stripe set weft:/x --strip-bytes 1M --servers 2 --first 1",
             "weft stripe get weft:/x --json",
+            "weft quota set --user alice --bytes 1T --soft-bytes 900G --files 100 --soft-files 90 --grace 14d weft:/",
+            "weft quota set --tree weft:/p --bytes 1T --df --no-wait",
+            "weft quota set --each-user --bytes 1G",
+            "weft quota get",
+            "weft quota get --group chem --json weft:/",
+            "weft quota ls --users --json",
+            "weft quota ls --groups",
+            "weft quota ls --trees",
+            "weft quota rm --each-group",
+            "weft quota count --no-wait",
             "weft status weft:/ --clients",
             "weft status weft:/ --transport rdma --json",
             "weft explain weft:/x --bytes 4K --offset 1M",
@@ -247,6 +260,10 @@ mod tests {
             "weft nfs cp nfs://h/a",
             "weft nfs ls nfs://h/a --hard --timeout 5",
             "weft nfs bench nfs://h/a --depth 0",
+            "weft quota set --user alice --group chem --bytes 1",
+            "weft quota set --user alice --bytes 1 --df",
+            "weft quota set --user alice --grace 5",
+            "weft quota ls --users --trees",
             "weft nothing",
         ] {
             assert!(parse(line).is_err(), "{line}");

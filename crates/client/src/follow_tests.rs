@@ -215,7 +215,7 @@ impl NetLink {
             Op::Status => StatusReply::sample(&mut 1).to_bytes(),
             Op::Unlink => RemovedReply { parent: None, dir: weft_wire::Added(None) }.to_bytes(),
             Op::Open | Op::Reopen => open_reply(world.run).to_bytes(),
-            Op::FileCount => FileCountReply { files: 1 }.to_bytes(),
+            Op::FileCount => FileCountReply { files: 1, tree: weft_wire::Added(None) }.to_bytes(),
             Op::Space => {
                 let disk_id = [self.host.0.as_bytes()[2]; 16];
                 SpaceReply { space_bytes: 100, free_bytes: 10, available_bytes: 1, disk_id }.to_bytes()

@@ -20,6 +20,8 @@ pub(crate) struct Held {
     /// [`weft_wire::messages::rights`].
     pub access: u32,
     capability: Mutex<Capability>,
+    /// Space that the capability's bound allows was given back since.
+    reserves_anew: AtomicBool,
     /// How many bytes the file may have and lie with its inode; 0 once it is known to be striped.
     small_bytes: AtomicU32,
     /// See [`OpenId`].
@@ -70,6 +72,7 @@ impl Held {
             layout: capability.layout,
             access,
             capability: Mutex::new(capability),
+            reserves_anew: AtomicBool::new(false),
             small_bytes: AtomicU32::new(0),
             number: id.number,
             run: AtomicU64::new(id.run),
@@ -164,7 +167,15 @@ impl Held {
 
     /// It has another capability.
     pub(crate) fn renew(&self, capability: Capability) {
+        self.reserves_anew.store(false, Ordering::Release);
         *lock(&self.capability) = capability;
+    }
+
+    /// Whether bytes up to `end_bytes` may be written without reserving space for them.
+    pub(crate) fn may_write_to(&self, end_bytes: u64) -> bool {
+        let capability = self.capability();
+        capability.allows_end(end_bytes)
+            && (!self.reserves_anew.load(Ordering::Acquire) || capability.allows_end(u64::MAX))
     }
 
     /// The losses of the file; of this open alone as long as nobody has added it to [`HeldFiles`].
@@ -240,8 +251,10 @@ impl Held {
         written.unsure = false;
     }
 
-    /// The file was cut or extended: an end beyond it is not there any more.
+    /// The file was cut or extended: an end beyond it is not there any more, and what was promised of its space was given back, so
+    /// that more is to be reserved before it is extended.
     pub(crate) fn note_size(&self, file_bytes: u64) {
+        self.reserves_anew.store(true, Ordering::Release);
         let mut written = lock(&self.written);
         written.end_bytes = written.end_bytes.min(file_bytes);
     }

@@ -66,6 +66,7 @@ mod opening;
 mod options;
 mod pending;
 mod progress;
+mod quota;
 mod reach;
 mod report;
 mod restore;
@@ -108,6 +109,7 @@ pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};
 pub use pending::{Pending, PendingRaw, wait_all};
 pub use progress::{Progress, after_poll, before_poll, finish_all, finish_some, hold_requests};
+pub use quota::Quotas;
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,

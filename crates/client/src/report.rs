@@ -112,7 +112,7 @@ impl Inner {
     /// reserved.
     pub(crate) fn keep_writable(&self, held: &Held, end_bytes: u64) -> Result<(), Error> {
         self.keep_alive(held)?;
-        if held.capability().allows_end(end_bytes) {
+        if held.may_write_to(end_bytes) {
             return Ok(());
         }
         // Only an open of this session can be promised anything.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
-use weft_wire::Status;
 use weft_wire::messages::{
-    FileCountRequest, PingRequest, ServerInfo, SpaceRequest, StatusReply, StatusRequest, endpoint,
-    server_state,
+    FileCountReply, FileCountRequest, PingRequest, ServerInfo, SpaceRequest, StatusReply, StatusRequest,
+    TreeSpace, endpoint, server_state,
 };
+use weft_wire::{Added, Status};
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
@@ -37,6 +37,8 @@ pub struct StatFs {
     pub available_bytes: u64,
     /// Inodes in use.
     pub files: u64,
+    /// How many there may be; 0: no limit.
+    pub files_max: u64,
 }
 
 /// A server that has not answered for as long as an operation may wait.
@@ -158,6 +160,14 @@ impl Client {
     /// # Errors
     /// Also where no I/O server answers.
     pub fn statfs(&self) -> Result<StatFs> {
+        self.statfs_at(0)
+    }
+
+    /// The same as an inode sees it: in a directory tree with a quota that is to be shown so, its limits are the size.
+    ///
+    /// # Errors
+    /// Also where no I/O server answers.
+    pub fn statfs_at(&self, ino: u64) -> Result<StatFs> {
         let _operation = self.operation();
         let io = self.inner.session().listed_of(Role::Io);
         let is_in_use = |server: &Server| server.info().state == server_state::ACTIVE;
@@ -165,8 +175,8 @@ impl Client {
         let requests = io.map(|(index, _)| (index, SpaceRequest {}));
         let patience = SPACE_PATIENCE.min(self.inner.options.patience() / 2);
         let spaces = batch::ask_all(&self.inner, requests, Some(patience));
-        let files = self.meta(&FileCountRequest {})?.files;
-        let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files };
+        let FileCountReply { files, tree } = self.meta(&FileCountRequest { ino: Added(ino) })?;
+        let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files, files_max: 0 };
         let any = spaces.iter().any(Result::is_ok);
         let mut counted = HashSet::new();
         for space in spaces {
@@ -181,7 +191,7 @@ impl Client {
             all.free_bytes += space.free_bytes;
             all.available_bytes += space.available_bytes;
         }
-        Ok(all)
+        Ok(tree.0.map_or(all, |tree| within(all, &tree)))
     }
 
     /// What every server is doing, or why it does not say; metadata servers first.
@@ -203,6 +213,21 @@ impl Client {
         let begin = Instant::now();
         batch::ask(&self.inner, index, &request)?;
         Ok(begin.elapsed())
+    }
+}
+
+/// What is left of the whole file system under the limits of a tree.
+fn within(all: StatFs, tree: &TreeSpace) -> StatFs {
+    let left = |free_bytes: u64| match tree.space_bytes {
+        0 => free_bytes,
+        space_bytes => free_bytes.min(space_bytes.saturating_sub(tree.used_bytes)),
+    };
+    StatFs {
+        space_bytes: if tree.space_bytes == 0 { all.space_bytes } else { tree.space_bytes },
+        free_bytes: left(all.free_bytes),
+        available_bytes: left(all.available_bytes),
+        files: tree.files,
+        files_max: tree.files_max,
     }
 }
 

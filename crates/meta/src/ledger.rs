@@ -72,6 +72,16 @@ pub(crate) struct Move {
     pub after: Option<(Owner, u64)>,
 }
 
+/// A change of a file's grant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    pub ino: u64,
+    /// How far the file may be extended; at least, unless it `cuts`.
+    pub end: u64,
+    /// What was granted beyond `end` is given back.
+    pub cuts: bool,
+}
+
 /// What a commit does to the ledger.
 #[derive(Debug, Default)]
 pub(crate) struct LedgerChange {
@@ -193,13 +203,12 @@ impl Ledger {
     pub fn stage(
         &self,
         moves: &[Move],
-        granted: impl Iterator<Item = (u64, u64)>,
+        wishes: &[Wish],
         checked: bool,
     ) -> Result<LedgerChange, QuotaExceeded> {
         let mut change = LedgerChange::default();
         // By owner: bytes that are reserved more.
         let mut reserved = LedgerChange::default();
-        let granted: Vec<_> = granted.collect();
         for Move { ino, before, after } in moves {
             if self.counts(*ino) {
                 if let Some((owner, bytes)) = before {
@@ -209,9 +218,9 @@ impl Ledger {
                     change.add(*owner, *bytes as i64, 1);
                 }
             }
-            let wished = granted.iter().find(|(wished, _)| wished == ino).map(|(_, end)| *end);
+            let wished = wishes.iter().filter(|wish| wish.ino == *ino);
             let known = self.grants.get(ino).copied();
-            if known.is_none() && wished.is_none() {
+            if known.is_none() && wished.clone().next().is_none() {
                 continue;
             }
             let grant_to = |end: u64| {
@@ -225,7 +234,10 @@ impl Ledger {
                     reserved.add(grant.owner, sign * grant.reserved_bytes as i64, 0);
                 }
             }
-            let end = wished.unwrap_or(0).max(known.map_or(0, |grant| grant.end));
+            let end = wished.fold(known.map_or(0, |grant| grant.end), |end, wish| match wish.cuts {
+                true => end.min(wish.end),
+                false => end.max(wish.end),
+            });
             change.grants.push((*ino, grant_to(end)));
         }
         change.owners.retain(|(_, bytes, files)| (*bytes, *files) != (0, 0));
@@ -444,7 +456,7 @@ mod tests {
         before: Option<(Owner, u64)>,
         after: Option<(Owner, u64)>,
     ) -> Result<(), QuotaExceeded> {
-        let change = ledger.stage(&[Move { ino, before, after }], std::iter::empty(), true)?;
+        let change = ledger.stage(&[Move { ino, before, after }], &[], true)?;
         ledger.apply(change);
         Ok(())
     }
@@ -460,7 +472,7 @@ mod tests {
             let same = Some((ALICE, file_bytes));
             let change = ledger.stage(
                 &[Move { ino, before: same, after: same }],
-                [(ino, bound)].into_iter(),
+                &[Wish { ino, end: bound, cuts: false }],
                 false,
             )?;
             ledger.apply(change);

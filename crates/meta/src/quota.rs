@@ -177,6 +177,8 @@ impl QuotaExceeded {
 pub(crate) enum QuotaEffect {
     /// Writers of the file may extend it up to this end.
     Grant { ino: u64, end: u64 },
+    /// The file was cut, and its writers ask anew before they extend it beyond this end.
+    Cut { ino: u64, end: u64 },
     /// A subject has other limits.
     Limit { subject: Subject, record: LimitRecord },
     /// All usage is to be counted.

@@ -3,7 +3,7 @@
 use crate::engine::{Batch, Engine};
 use crate::inode::Inode;
 use crate::keys;
-use crate::ledger::{Counting, Ledger, LedgerChange, Move};
+use crate::ledger::{Counting, Ledger, LedgerChange, Move, Wish};
 use crate::namespace::Namespace;
 use crate::opens::{Effect, Hold};
 use crate::quota::{
@@ -52,7 +52,7 @@ impl Ledger {
     pub(crate) fn take_effect(&mut self, effect: QuotaEffect) {
         match effect {
             // Part of the change of its operation.
-            QuotaEffect::Grant { .. } => {}
+            QuotaEffect::Grant { .. } | QuotaEffect::Cut { .. } => {}
             QuotaEffect::Limit { subject, record } => self.set_limit(subject, record),
             QuotaEffect::Count => self.begin_count(),
         }
@@ -80,10 +80,16 @@ impl<E: Engine> Namespace<E> {
             }
         }
         let grants = effects.iter().filter_map(|effect| match effect {
-            Effect::Quota(QuotaEffect::Grant { ino, end }) => Some((*ino, *end)),
+            Effect::Quota(QuotaEffect::Grant { ino, end }) => {
+                Some(Wish { ino: *ino, end: *end, cuts: false })
+            }
+            Effect::Quota(QuotaEffect::Cut { ino, end }) if self.ledger.has_grant(*ino) => {
+                Some(Wish { ino: *ino, end: *end, cuts: true })
+            }
             _ => None,
         });
-        for (ino, _) in grants.clone() {
+        let grants: Vec<_> = grants.collect();
+        for Wish { ino, .. } in grants.iter().copied() {
             if moves.iter().all(|known| known.ino != ino) {
                 let staged = inodes.iter().find(|(staged, _)| *staged == ino);
                 let same = match staged {
@@ -96,7 +102,7 @@ impl<E: Engine> Namespace<E> {
         if moves.is_empty() {
             return Ok(LedgerChange::default());
         }
-        Ok(self.ledger.stage(&moves, grants, limited)?)
+        Ok(self.ledger.stage(&moves, &grants, limited)?)
     }
 
     /// Files whose grants may have ended with the staged operation.

@@ -188,7 +188,7 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             TruncateBegin => meta.truncate_begin(call, session.decode(op, body)?).await,
             TruncateCommit => meta.truncate_commit(call, session.decode(op, body)?).await,
             Settle => meta.settle(call, session.decode(op, body)?).await,
-            FileCount => Ok(meta.file_count()),
+            FileCount => Ok(meta.file_count(session.decode(op, body)?)),
             Lock => meta.lock(call, session.decode(op, body)?).await,
             Unlock => meta.unlock(call, session.decode(op, body)?),
             GetLock => meta.get_lock(call, session.decode(op, body)?).await,

@@ -2,7 +2,7 @@
 
 use crate::exit::Failures;
 use anyhow::Result;
-use weft_cli_common::connections::{ConnectArgs, Connections};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
 
@@ -38,7 +38,8 @@ pub fn run(args: Args) -> Result<()> {
     for argument in &args.places {
         let place = WeftPath::from_argument(argument)?;
         let client = connections.client(&place.url)?;
-        let (url, whole) = (place.url.clone(), client.statfs()?);
+        let ino = client.stat(at(&place.path), true)?.ino;
+        let (url, whole) = (place.url.clone(), client.statfs_at(ino)?);
         let (space_bytes, free_bytes) = (whole.space_bytes, whole.free_bytes);
         rows.push(Space {
             url: url.clone(),

@@ -22,6 +22,7 @@ pub mod mount;
 pub mod mv;
 pub mod nfs;
 mod processes;
+pub mod quota;
 pub mod rm;
 pub mod run;
 pub mod scrub;

@@ -33,6 +33,7 @@ pub const SUBJECTS: &[Subject] = subjects! {
     "recovery": "refused servers, lost and damaged data",
     "logs": "log levels, slow requests, trace ids",
     "backup": "backing up names and attributes",
+    "quota": "limits of users, groups and directory trees",
     "scripts": "exit codes, JSON, environment",
 };
 

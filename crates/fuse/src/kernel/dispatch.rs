@@ -195,14 +195,18 @@ impl Dispatcher {
             Request::ListXattrs { bytes } => put_xattr(answer, bytes, fs.listxattr(who, node)),
             Request::RemoveXattr { name } => answer.done(fs.removexattr(who, node, os(name))),
             Request::Access { mask } => answer.done(fs.access(who, node, mask)),
-            Request::StatFs => answer.reply(fs.statfs(), |body, space| {
+            Request::StatFs => answer.reply(fs.statfs(node), |body, space| {
+                let files_free = match space.files_max {
+                    0 => FILES_FREE,
+                    files_max => files_max.saturating_sub(space.files),
+                };
                 body.space(&Space {
                     block_bytes: STATFS_BLOCK_BYTES as u32,
                     blocks: space.space_bytes / STATFS_BLOCK_BYTES,
                     free: space.free_bytes / STATFS_BLOCK_BYTES,
                     available: space.available_bytes / STATFS_BLOCK_BYTES,
-                    files: space.files + FILES_FREE,
-                    files_free: FILES_FREE,
+                    files: space.files + files_free,
+                    files_free,
                     name_bytes_max: NAME_BYTES_MAX as u32,
                 });
             }),

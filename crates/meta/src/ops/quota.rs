@@ -56,6 +56,15 @@ pub struct QuotaRow {
     pub over: OverSince,
 }
 
+/// A tree whose limits are its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeSpace {
+    /// Its limits.
+    pub limits: Limits,
+    /// What is used of them.
+    pub used: Used,
+}
+
 /// A page of a directory that was marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreePage {
@@ -83,6 +92,13 @@ impl<E: Engine> Op<'_, E> {
             self.effect(Effect::Quota(QuotaEffect::Grant { ino, end }));
         }
         Ok(bound)
+    }
+
+    /// A file has this size by a truncation: those who write to it ask anew before they extend it.
+    pub(crate) fn cut_grant(&mut self, ino: u64, file_bytes: u64) {
+        if !self.ns.ledger.is_off() {
+            self.effect(Effect::Quota(QuotaEffect::Cut { ino, end: file_bytes }));
+        }
     }
 
     /// Sets the limits of a subject, or takes them away. Usage is counted from the first time on.
@@ -198,6 +214,17 @@ impl<E: Engine> Op<'_, E> {
             self.delete(limit_key(subject));
             self.effect(Effect::Quota(QuotaEffect::Limit { subject, record: LimitRecord::default() }));
         }
+    }
+
+    /// The tree that an inode is in, if its limits are its size for statfs.
+    pub fn tree_space(&mut self, ino: u64) -> Option<TreeSpace> {
+        if self.ns.ledger.is_off() || ino == 0 {
+            return None;
+        }
+        let tree = self.inode(ino).ok()??.tree;
+        let row = self.ns.quota_of(Subject::Tree(tree));
+        let limits = row.limits.filter(|limits| limits.in_statfs)?;
+        Some(TreeSpace { limits, used: row.used })
     }
 
     /// The path of a directory, as far as it can be found at once.

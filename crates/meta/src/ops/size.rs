@@ -316,6 +316,7 @@ impl<E: Engine> Op<'_, E> {
             inode.size = size;
             inode.mtime = now;
             inode.ctime = now;
+            self.cut_grant(inode.ino, size);
         }
         Ok(Truncation { attr: self.attr_of(inode), size, data_work })
     }
@@ -345,6 +346,7 @@ impl<E: Engine> Op<'_, E> {
             inode.mtime = now;
             inode.ctime = now;
             inode.ever_written = true;
+            op.cut_grant(ino, size);
             if valid {
                 inode.size = size;
                 inode.dirty_size = total.writers > 0;

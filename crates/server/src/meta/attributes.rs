@@ -5,8 +5,8 @@ use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{At, Engine};
-use weft_wire::Status;
 use weft_wire::messages::*;
+use weft_wire::{Added, Status};
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// Attributes of an inode.
@@ -98,7 +98,15 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// Inodes in use.
-    pub fn file_count(&self) -> Answer {
-        Answer::of(&FileCountReply { files: self.namespace.borrow().statfs().inodes })
+    pub fn file_count(&self, request: FileCountRequest) -> Answer {
+        let mut namespace = self.namespace.borrow_mut();
+        let files = namespace.statfs().inodes;
+        let tree = namespace.begin().tree_space(request.ino.0).map(|tree| TreeSpace {
+            space_bytes: tree.limits.hard_bytes,
+            used_bytes: tree.used.bytes,
+            files_max: tree.limits.hard_files,
+            files: tree.used.files,
+        });
+        Answer::of(&FileCountReply { files, tree: Added(tree) })
     }
 }

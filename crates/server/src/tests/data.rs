@@ -9,7 +9,7 @@ use weft_storage::FaultPlan;
 use weft_transport::Link;
 use weft_wire::Status;
 use weft_wire::messages::*;
-use weft_wire::security::{Capability, Holder};
+use weft_wire::security::{Capability, Holder, WriteBound};
 
 fn capability(rights: u32, layout: Layout) -> Capability {
     sign(99, rights, layout)
@@ -296,6 +296,53 @@ fn a_full_disk_is_told_and_earlier_data_stays<W: Way>() {
     assert!(into == file.model);
 }
 
+fn a_bound_of_a_capability_holds_for_whatever_extends_a_file<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let io = &mut cluster.io()[0];
+    let layout = Layout::new(4096, 0, 1, 1).unwrap();
+    let bounded = |end| capability(rights::READ | rights::WRITE | WriteBound::End(end).bits(), layout);
+    let good = bounded(8192);
+    let refused = |result: Result<DataSize, Refused>| result.unwrap_err().status == Status::Quota;
+    let (regions, data) = (Regions::contiguous(4096, 4096), [7; 4096]);
+    io.write(&good, 0, &regions, &data).unwrap();
+    // Pieces in any order: the last one of them counts.
+    let beyond = Regions::list([Extent::new(8192, 1), Extent::new(0, 1)]);
+    assert_eq!(io.write(&good, 0, &beyond, &[1, 2]).unwrap_err().status, Status::Quota);
+    let truncate = |capability: &Capability, file_bytes| TruncateRequest {
+        capability: capability.clone(),
+        slot: 0,
+        file_bytes,
+    };
+    assert!(refused(io.call(&truncate(&good, 8193))));
+    assert_eq!(io.call(&truncate(&good, 8192)).unwrap().local_bytes, 8192);
+    for keep_size in [false, true] {
+        let allocate =
+            AllocateRequest { capability: good.clone(), slot: 0, offset: 8000, bytes: 193, keep_size };
+        assert!(refused(io.call(&allocate)));
+        io.call(&AllocateRequest { bytes: 192, ..allocate }).unwrap();
+        let zero = ZeroRequest { capability: good.clone(), slot: 0, offset: 8000, bytes: 193, keep_size };
+        assert!(refused(io.call(&zero)));
+        io.call(&ZeroRequest { bytes: 192, ..zero }).unwrap();
+    }
+    let from = writable(layout);
+    let copy = CopyRangeRequest {
+        from,
+        from_slot: 0,
+        from_offset: 0,
+        to: Capability { ino: 98, ..good.clone() },
+        to_slot: 0,
+        to_offset: 8192,
+        bytes: 4096,
+    };
+    let to = sign(98, good.rights, layout);
+    assert_eq!(io.call(&CopyRangeRequest { to, ..copy }).unwrap_err().status, Status::Quota);
+    // Root's has none, and nobody makes himself one.
+    let exempt = capability(rights::WRITE | WriteBound::Exempt.bits(), layout);
+    io.write(&exempt, 0, &beyond, &[1, 2]).unwrap();
+    let forged = Capability { rights: good.rights & 3, ..good };
+    assert_eq!(io.write(&forged, 0, &beyond, &[1, 2]).unwrap_err().status, Status::Capability);
+}
+
 over_all_ways! {
-    what_is_read_is_what_was_written long_transfers_go_through_several_buffers holes_arrive_as_zeros_and_the_end_is_told truncation_punching_and_allocation_are_local_parts_of_the_whole a_capability_must_be_genuine_alive_sufficient_and_for_this_server copying_takes_the_rights_on_both_files_and_ranges_that_lie_alike a_full_disk_is_told_and_earlier_data_stays
+    what_is_read_is_what_was_written long_transfers_go_through_several_buffers holes_arrive_as_zeros_and_the_end_is_told truncation_punching_and_allocation_are_local_parts_of_the_whole a_capability_must_be_genuine_alive_sufficient_and_for_this_server copying_takes_the_rights_on_both_files_and_ranges_that_lie_alike a_bound_of_a_capability_holds_for_whatever_extends_a_file a_full_disk_is_told_and_earlier_data_stays
 }

@@ -1,14 +1,32 @@
 //! The metadata store as a whole: its size, its check, its backup.
 
+use crate::Added;
 use crate::claims::Caller;
 
 crate::message! {
     /// See [`crate::Op::FileCount`].
-    pub struct FileCountRequest {}
+    pub struct FileCountRequest {
+        /// The inode that was asked about; 0: the whole file system.
+        pub ino: Added<u64>,
+    }
 
     /// Reply to [`FileCountRequest`].
     pub struct FileCountReply {
         /// Inodes in use.
+        pub files: u64,
+        /// Where the inode is in a directory tree whose limits are its size: these.
+        pub tree: Added<Option<TreeSpace>>,
+    }
+
+    /// A directory tree whose limits are its size.
+    pub struct TreeSpace {
+        /// Its limit of bytes; 0: none.
+        pub space_bytes: u64,
+        /// What is used of it.
+        pub used_bytes: u64,
+        /// Its limit of inodes; 0: none.
+        pub files_max: u64,
+        /// Its inodes.
         pub files: u64,
     }
 
