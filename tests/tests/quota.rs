@@ -160,7 +160,15 @@ fn usage_survives_what_servers_go_through_and_a_check_finds_nothing() {
     assert_eq!(shown(&cluster), before);
     weft(&cluster, &["quota", "count", &url]);
     assert_eq!(shown(&cluster), before);
+    weft(&cluster, &["quota", "count", "--no-wait", &url]);
     weft(&cluster, &["fsck", &url]);
+    weft(&cluster, &["quota", "set", "--each-user", "--files", "7", "--no-wait", &url]);
+    assert!(weft(&cluster, &["quota", "get", "--each-user", &url]).contains("each user"));
+    weft(&cluster, &["quota", "rm", "--each-user", &url]);
+    assert!(!shown(&cluster).contains("\"hard_files\": 7"));
+    assert!(weft(&cluster, &["quota", "get", "--each-group", &url]).contains("each group"));
+    weft(&cluster, &["quota", "rm", "--each-group", &url]);
+    weft(&cluster, &["quota", "rm", "--group", "0", &url]);
 }
 
 #[test]
