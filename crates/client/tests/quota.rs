@@ -90,6 +90,9 @@ fn eight_writers_on_four_servers_never_exceed_a_limit() {
     file.write_at(&pattern(9, 100 << 10), 0).unwrap();
 }
 
+/// Extends the first file, perhaps from the second.
+type Way = fn(&Client, &File, &File) -> Result<(), Error>;
+
 /// Whatever a file may grow by.
 #[test]
 fn every_way_to_extend_a_file_is_held_to_the_limit() {
@@ -101,7 +104,7 @@ fn every_way_to_extend_a_file_is_held_to_the_limit() {
     let source = root.open("/source", &create()).unwrap();
     source.write_at(&pattern(1, 2 << 20), 0).unwrap();
     let open = |name: &str| client.open(name, &create()).unwrap();
-    let ways: [(&str, fn(&Client, &File, &File) -> Result<(), Error>); 8] = [
+    let ways: [(&str, Way); 8] = [
         ("write", |_, file, _| file.write_at(&[1; 10], MIB).map(drop)),
         ("append", |_, file, _| file.append(&pattern(2, MIB as usize + 1)).map(drop)),
         ("truncate", |_, file, _| file.truncate(MIB + 1)),
