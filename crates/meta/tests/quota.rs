@@ -279,7 +279,7 @@ fn a_store_that_was_served_without_quotas_meanwhile_is_counted_again() {
     // A run that did not keep usage: its number is not the one that is stored.
     let mut engine = ns.engine().fork();
     let mut batch = weft_meta::Batch::default();
-    batch.put(b"sincarnation".to_vec(), [&[1][..], &9u64.to_le_bytes()].concat());
+    batch.put(b"sincarnation", [&[1][..], &9u64.to_le_bytes()].concat());
     engine.commit(&batch).unwrap();
     assert!(matches!(open(&engine).quota_state(), QuotaState::Counting { .. }));
 }
