@@ -371,7 +371,7 @@ fn take<E: Engine>(ns: &mut Namespace<E>, step: &Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(weft_test_random::cases(64))]
     #[test]
     fn usage_is_what_a_count_finds_whatever_is_done(steps in steps()) {
         let mut ns = mem();

@@ -17,12 +17,14 @@
 //! reflected or replayed. A [`Capability`] gives the file, its layout, rights, expiry and holder. An I/O
 //! server checks it without asking anyone.
 
+mod bound;
 mod capability;
 mod cluster_keys;
 mod key;
 mod proof;
 
-pub use crate::claims::{Capability, Holder, WriteBound};
+pub use crate::claims::{Capability, Holder};
+pub use bound::WriteBound;
 pub use capability::CapabilityError;
 pub use cluster_keys::{ClusterKeys, ClusterKeysError};
 pub use key::{ClusterKeyName, Key, KeyError};
