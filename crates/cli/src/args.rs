@@ -71,6 +71,8 @@ commands! {
     Run => run::Args,
     /// Copy files into, out of and between file systems.
     Cp => cp::Args,
+    /// Make a tree the same as another.
+    Sync => sync::Args,
     /// List directories.
     Ls => ls::Args,
     /// Write files to standard output.
@@ -164,6 +166,11 @@ mod tests {
             "weft cp -rp weft://h:7400/c . --jobs 8",
             "weft cp --subarray 1000,1000:0,500:10,10:f64 weft:/x block.bin",
             "weft cp --subarray 1000,1000:0,500:10,10:f64:F --offset 512 block.bin weft:/x --servers 2",
+            "weft cp -u a b weft:/c",
+            "weft cp -n --recursive a weft:/c",
+            "weft cp - weft:/c",
+            "weft sync a weft:/a",
+            "weft sync weft:/a a --delete --checksum -n --exclude x --include y --owner -v --jobs 8 --quiet --json",
             "weft dump --bytes 64 weft:/x",
             "weft dump --subarray 1000,500:10,0:2,8:f64be weft:/x --format hex -q",
             "weft dump --offset 1M --bytes 4K --format u16 weft:/x",
@@ -243,6 +250,8 @@ mod tests {
             "weft key revoke",
             "weft cp -r a b --jobs 0",
             "weft cp a b --offset 5",
+            "weft cp -u -n a b",
+            "weft sync a",
             "weft cp -r --subarray 10:0:1:1 a b",
             "weft dump --subarray 10:0:1:1 --bytes 5 a",
             "weft dump --subarray 10:0:11:1 a",

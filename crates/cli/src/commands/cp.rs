@@ -1,14 +1,14 @@
 //! `weft cp`
 
-use crate::copy::{self, Kind, Options, Outcome, Pair, Side};
+use crate::copy::{self, Existing, Kind, Options, Outcome, Pair, Side};
 use crate::new_files::{LayoutArgs, umask};
 use crate::part::{Part, Subarray};
 use crate::progress::progress_bar;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weft_cli_common::connections::{ConnectArgs, Connections};
-use weft_cli_common::place::Place;
+use weft_cli_common::place::{Place, WeftPath};
 use weft_cli_common::{Reported, size};
 
 /// Copies files into, out of and between Weft file systems.
@@ -18,6 +18,12 @@ use weft_cli_common::{Reported, size};
 /// As with cp, the last argument is the target; if it is a directory, files are copied into it. With -r
 /// symbolic links are copied as links, otherwise they are followed. If something cannot be copied, the rest
 /// is still copied, the failures are listed and the exit code is 1.
+///
+/// A file that is there is emptied and written anew, and keeps its striping and its other names. A new file gets its
+/// name when it is complete: until then it is `.NAME.weft-…` (`weft sync` removes what a killed copy leaves). A copy
+/// of a large file that was killed goes on where it was, if the source has not changed.
+///
+/// `-` as the source is standard input, as the target standard output.
 ///
 /// With --subarray, one side is an array in a Weft file, and the other a local file that holds one block of
 /// it.
@@ -30,6 +36,7 @@ use weft_cli_common::{Reported, size};
 #[command(after_help = "\
 Examples:
   weft cp -r results weft:/                                   a directory into the root
+  tar c src | weft cp - weft:/src.tar                         from standard input
   weft cp --subarray 1000,500:10,0:2,8:f64 weft:/a block.bin  a[10:12, 0:8] of doubles
   weft cp --subarray 1000,500:10,0:2,8:f64 block.bin weft:/a  and back again")]
 pub struct Args {
@@ -42,6 +49,12 @@ pub struct Args {
     /// Keep modes and times, and owners and groups where permitted.
     #[arg(short, long)]
     preserve: bool,
+    /// Leave files alone that are there and not older than the source.
+    #[arg(short, long)]
+    update: bool,
+    /// Leave all files alone that are there.
+    #[arg(short, long, conflicts_with = "update")]
+    no_clobber: bool,
     /// How many files, or parts of large files, to copy at once.
     #[arg(short, long, value_name = "COUNT", default_value_t = 4, value_parser = parse_jobs)]
     jobs: usize,
@@ -50,7 +63,7 @@ pub struct Args {
     quiet: bool,
     /// Copy one block of an array, given as DIMS:STARTS:COUNTS:ELEMENT[:C|F]; see `weft help dump`.
     #[arg(long, value_name = "SPEC", value_parser = Subarray::parse,
-          conflicts_with_all = ["recursive", "preserve", "jobs"])]
+          conflicts_with_all = ["recursive", "preserve", "jobs", "update", "no_clobber"])]
     subarray: Option<Subarray>,
     /// With --subarray: the offset of the array in the Weft file.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, requires = "subarray")]
@@ -61,22 +74,28 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-fn parse_jobs(text: &str) -> Result<usize, String> {
+pub(super) fn parse_jobs(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(jobs @ 1..=256) => Ok(jobs),
         _ => Err("must be from 1 to 256".into()),
     }
 }
 
+/// Standard input or output.
+const STREAM: &str = "-";
+
 /// One side of the copy, and a path on it.
-struct End {
-    side: Side,
-    path: PathBuf,
+pub(super) struct End {
+    pub side: Side,
+    pub path: PathBuf,
 }
 
 /// Copies.
 pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
+    if args.places.iter().any(|place| place == STREAM) {
+        return copy_stream(&connections, &args);
+    }
     let (last, first) = args.places.split_last().expect("two at least");
     let to = ends(&connections, last)?.swap_remove(0);
     let mut from = Vec::new();
@@ -88,6 +107,14 @@ pub fn run(args: Args) -> Result<()> {
     let options = Options {
         recursive: args.recursive,
         preserve: args.preserve,
+        owner: args.preserve,
+        existing: match &args {
+            Args { update: true, .. } => Existing::Update,
+            Args { no_clobber: true, .. } => Existing::Keep,
+            _ => Existing::Overwrite,
+        },
+        dry_run: false,
+        verbose: false,
         jobs: args.jobs,
         layout: args.layout.wish()?,
         umask: umask(),
@@ -104,6 +131,43 @@ pub fn run(args: Args) -> Result<()> {
     };
     bar.finish_and_clear();
     report(&outcome, begun.elapsed().as_secs_f64(), !args.quiet && !bar.is_hidden())
+}
+
+/// Copies from standard input, or to standard output.
+fn copy_stream(connections: &Connections, args: &Args) -> Result<()> {
+    let [from, to] = args.places.as_slice() else {
+        bail!("`-` is one source and one target at a time");
+    };
+    if args.recursive || args.preserve || args.update || args.no_clobber || args.subarray.is_some() {
+        bail!("`-` has no attributes, and is no directory or array: leave out -r, -p, -u, -n and --subarray");
+    }
+    if from == STREAM && to == STREAM {
+        bail!("both are `-`; use cat");
+    }
+    let weft = |place: &str| -> Result<(weft_client::Client, WeftPath)> {
+        match Place::from_argument(place)? {
+            Place::Weft(place) => Ok((connections.client(&place.url)?, place)),
+            Place::Local(path) => bail!("{} is local; use cat", path.display()),
+        }
+    };
+    if to == STREAM {
+        let (client, place) = weft(from)?;
+        return copy::to_stdout(&client, &place.path).with_context(|| place.display());
+    }
+    let (client, place) = weft(to)?;
+    let bytes = copy::from_stdin(&client, &place.path, args.layout.wish()?.as_ref(), 0o666 & !umask());
+    bytes.map(drop).with_context(|| place.display())
+}
+
+/// The one file or directory that an argument names.
+pub(super) fn end_of(connections: &Connections, argument: &str) -> Result<End> {
+    match Place::from_argument(argument)? {
+        Place::Local(path) => Ok(End { side: Side::Local, path }),
+        Place::Weft(place) => {
+            let client = connections.client(&place.url)?;
+            Ok(End { side: Side::Weft { client, url: place.url.clone() }, path: place.path })
+        }
+    }
 }
 
 /// The files that an argument names, wildcards expanded.

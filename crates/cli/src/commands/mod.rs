@@ -31,6 +31,7 @@ pub mod server;
 pub mod stat;
 pub mod status;
 pub mod stripe;
+pub mod sync;
 pub mod tree;
 pub mod umount;
 pub mod up;

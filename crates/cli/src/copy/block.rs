@@ -20,7 +20,7 @@ pub fn copy_part(pair: &Pair, part: &Part, options: &Options, bar: &ProgressBar)
         (Side::Local, Side::Weft { client, .. }) => place(client, pair, part, options, bar),
         _ => bail!("--subarray needs one Weft file and one local file"),
     }?;
-    Ok(Outcome { files: 1, bytes: part.bytes(), failed: Vec::new() })
+    Ok(Outcome { files: 1, bytes: part.bytes(), ..Outcome::default() })
 }
 
 fn extract(client: &Client, pair: &Pair, part: &Part, options: &Options, bar: &ProgressBar) -> Result<()> {

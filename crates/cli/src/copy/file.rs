@@ -1,10 +1,15 @@
 //! One file that is being copied: cut into chunks, which several threads may copy at once.
 
+use super::apart::{Apart, UNIT_BYTES};
 use super::job::{Options, Pair};
-use super::side::{Meta, Source, Target};
+use super::side::{How, Meta, Source, Target, is_there};
 use anyhow::{Context, Result, bail};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use weft_layout::Layout;
+use weft_wire::messages::LayoutWish;
 
 /// Bytes moved at once: a few stripes of a usual layout.
 const BUFFER_BYTES: usize = 8 << 20;
@@ -13,14 +18,50 @@ const CHUNK_BYTES: u64 = 64 << 20;
 /// Zeros of this length, aligned, are not written.
 const HOLE_BYTES: usize = 64 << 10;
 
+const _: () = assert!(UNIT_BYTES.is_multiple_of(CHUNK_BYTES));
+
+fn lock(growing: &Mutex<Growing>) -> MutexGuard<'_, Growing> {
+    growing.lock().expect("no thread panics while it has a file's name")
+}
+
 /// A buffer for one transfer.
 pub(super) fn buffer() -> Vec<u8> {
     vec![0; BUFFER_BYTES]
 }
 
+/// Where a file is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// Under its name, emptied if it is there.
+    InPlace,
+    /// Under its name, where nothing is: it is small.
+    New,
+    /// Under a temporary name.
+    Apart {
+        /// Its names.
+        apart: Apart,
+        /// It is there and has so many units.
+        units: Option<u64>,
+        /// The layout of the file whose place it takes.
+        layout: Option<Layout>,
+    },
+}
+
+/// A file under a temporary name.
+struct Growing {
+    apart: Apart,
+    /// Its present name.
+    path: PathBuf,
+    units: u64,
+    /// Chunks that are copied, from the first one that is not on.
+    chunks: BTreeSet<u64>,
+}
+
 /// Both ends of a file that is being copied.
 pub(super) struct OpenFile {
     pair: Pair,
+    /// Until it gets its name.
+    growing: Option<Mutex<Growing>>,
     meta: Meta,
     source: Source,
     target: Target,
@@ -33,16 +74,33 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(super) fn open(pair: &Pair, meta: Meta, options: &Options) -> Result<OpenFile> {
+    pub(super) fn open(pair: &Pair, meta: Meta, goal: Goal, options: &Options) -> Result<OpenFile> {
         let Pair { from_side, from, to_side, to } = pair;
         if from_side.is_same(to_side) && to_side.meta(to, true).is_ok_and(|there| there.id == meta.id) {
             bail!("source and target are the same file");
         }
         let source = from_side.open(from)?;
         let mode = meta.mode & 0o777 & !options.umask;
-        let target = to_side.create(to, mode, options.layout.as_ref(), &source)?;
-        Ok(OpenFile {
+        let (target, growing) = match goal {
+            Goal::InPlace => (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None),
+            Goal::New => match to_side.create(to, mode, How::New, options.layout.as_ref(), &source) {
+                Err(error) if is_there(&error) => {
+                    (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None)
+                }
+                target => (target?, None),
+            },
+            Goal::Apart { apart, units, layout } => {
+                let path = to.with_file_name(apart.name(units.unwrap_or(0)));
+                let layout = options.layout.clone().or_else(|| layout.as_ref().map(same_layout));
+                let how = if units.is_some() { How::GoOn } else { How::Empty };
+                let target = to_side.create(&path, mode | 0o200, how, layout.as_ref(), &source)?;
+                let units = units.unwrap_or(0);
+                (target, Some(Mutex::new(Growing { apart, path, units, chunks: BTreeSet::new() })))
+            }
+        };
+        let file = OpenFile {
             pair: pair.clone(),
+            growing,
             meta,
             source,
             target,
@@ -50,7 +108,42 @@ impl OpenFile {
             whole_end: AtomicU64::new(u64::MAX),
             chunks_left: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
-        })
+        };
+        if file.begun_bytes() > 0 {
+            // What is behind was perhaps written, where the source has holes now or not.
+            file.target.set_len(file.begun_bytes())?;
+        }
+        Ok(file)
+    }
+
+    /// Bytes that were there before.
+    fn begun_bytes(&self) -> u64 {
+        let units = self.growing.as_ref().map_or(0, |growing| lock(growing).units);
+        (units * UNIT_BYTES).min(self.meta.size / CHUNK_BYTES * CHUNK_BYTES)
+    }
+
+    /// A chunk is copied: where a unit is whole, the name says so.
+    fn note_chunk(&self, offset: u64) -> Result<()> {
+        let Some(growing) = &self.growing else { return Ok(()) };
+        let mut growing = lock(growing);
+        growing.chunks.insert(offset / CHUNK_BYTES);
+        let per_unit = UNIT_BYTES / CHUNK_BYTES;
+        loop {
+            let begin = growing.units * per_unit;
+            if !(begin..begin + per_unit).all(|chunk| growing.chunks.contains(&chunk)) {
+                return Ok(());
+            }
+            growing.chunks.retain(|chunk| *chunk >= begin + per_unit);
+            self.target.sync()?;
+            let path = growing.path.with_file_name(growing.apart.name(growing.units + 1));
+            self.pair.to_side.rename(&growing.path, &path)?;
+            (growing.path, growing.units) = (path, growing.units + 1);
+        }
+    }
+
+    /// Where it is now.
+    fn path(&self) -> PathBuf {
+        self.growing.as_ref().map_or_else(|| self.pair.to.clone(), |growing| lock(growing).path.clone())
     }
 
     /// Writes `data` at `offset` without its blocks of zeros. Returns the bytes written.
@@ -73,17 +166,18 @@ pub(super) struct Chunk {
     bytes: u64,
 }
 
-/// Cuts a file; an empty one is one empty chunk.
+/// Cuts a file, from where it was begun; an empty one is one empty chunk.
 pub(super) fn chunks(file: OpenFile) -> Vec<Chunk> {
     let size = file.meta.size;
-    let count = size.div_ceil(CHUNK_BYTES).max(1);
-    file.chunks_left.store(count as usize, Ordering::Relaxed);
+    let begun = file.begun_bytes() / CHUNK_BYTES;
+    let count = size.div_ceil(CHUNK_BYTES).max(begun + 1);
+    file.chunks_left.store((count - begun) as usize, Ordering::Relaxed);
     let file = Arc::new(file);
     let chunk = |index: u64| {
         let offset = index * CHUNK_BYTES;
         Chunk { file: file.clone(), offset, bytes: CHUNK_BYTES.min(size - offset) }
     };
-    (0..count).map(chunk).collect()
+    (begun..count).map(chunk).collect()
 }
 
 impl Chunk {
@@ -96,6 +190,7 @@ impl Chunk {
     pub(super) fn copy(&self, buffer: &mut [u8], progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let mut offset = self.offset;
         let copied = self.copy_from(&mut offset, buffer, progress);
+        let copied = copied.and_then(|()| self.file.note_chunk(self.offset));
         if copied.is_err() {
             self.file.whole_end.fetch_min(offset, Ordering::AcqRel);
         }
@@ -149,6 +244,12 @@ impl Chunk {
         match (last, file.failed.load(Ordering::Acquire)) {
             (false, _) => None,
             (true, false) => Some(self.complete(options)),
+            // What is apart stays for the next copy, as far as its name says.
+            (true, true) if file.growing.is_some() => {
+                let is_worth_it = file.begun_bytes() > 0;
+                let removed = if is_worth_it { Ok(()) } else { file.pair.to_side.remove(&file.path()) };
+                removed.context("the incomplete copy could not be removed").err().map(Err)
+            }
             (true, true) => {
                 let cut = file.target.set_len(file.whole_end.load(Ordering::Acquire).min(file.meta.size));
                 cut.context("the copy is incomplete, and could not be truncated").err().map(Err)
@@ -162,11 +263,45 @@ impl Chunk {
             file.target.set_len(file.meta.size)?;
         }
         file.target.flush()?;
+        let path = file.path();
         if options.preserve {
-            file.pair.to_side.set_meta(&file.pair.to, &file.meta, true)?;
+            file.pair.to_side.set_meta(&path, &file.meta, true, options.owner)?;
+        } else if file.growing.is_some() && file.meta.mode & 0o200 & !options.umask == 0 {
+            let mode = file.meta.mode & 0o777 & !options.umask;
+            file.pair.to_side.set_meta(&path, &file.meta.with_mode(mode), false, false)?;
+        }
+        if file.growing.is_some() {
+            file.pair.to_side.rename(&path, &file.pair.to)?;
         }
         Ok(())
     }
+}
+
+/// The wish for the layout that a file has.
+fn same_layout(layout: &Layout) -> LayoutWish {
+    LayoutWish {
+        strip_bytes: layout.strip_bytes(),
+        server_count: layout.server_count(),
+        first_server_plus_1: layout.first_server() + 1,
+    }
+}
+
+/// Whether two files of the same size have the same bytes. `progress` is told how many were compared.
+pub(super) fn are_same(pair: &Pair, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<bool> {
+    let (from, to) = (pair.from_side.open(&pair.from)?, pair.to_side.open(&pair.to)?);
+    let (mut one, mut other) =
+        (vec![0; BUFFER_BYTES.min(bytes as usize)], vec![0; BUFFER_BYTES.min(bytes as usize)]);
+    let mut offset = 0;
+    while offset < bytes {
+        let (got, there) = (from.read_at(&mut one, offset)?, to.read_at(&mut other, offset)?);
+        let both = got.min(there);
+        if both == 0 || one[..both] != other[..both] {
+            return Ok(false);
+        }
+        offset += both as u64;
+        progress(both as u64);
+    }
+    Ok(true)
 }
 
 /// The parts of `data`, which begins at `offset` of its file, between aligned blocks of zeros.

@@ -8,14 +8,34 @@ use weft_wire::messages::LayoutWish;
 pub struct Options {
     /// Copy directories and everything in them.
     pub recursive: bool,
-    /// Keep mode, owner where allowed, and times.
+    /// Keep mode and times.
     pub preserve: bool,
+    /// Keep owner and group, where allowed.
+    pub owner: bool,
+    /// What becomes of files that are there.
+    pub existing: Existing,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Say what is done, line by line.
+    pub verbose: bool,
     /// How many files, or chunks of large ones, are copied at once.
     pub jobs: usize,
     /// Layout of the files that are created.
     pub layout: Option<LayoutWish>,
     /// The umask for new files.
     pub umask: u32,
+}
+
+/// What becomes of a file that is there when it is to be copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Existing {
+    /// It is emptied, and written anew.
+    #[default]
+    Overwrite,
+    /// It stays if it is not older than the source.
+    Update,
+    /// It stays.
+    Keep,
 }
 
 /// A thing to copy: from a path on one side to a path on the other.
@@ -36,6 +56,10 @@ pub struct Pair {
 pub struct Outcome {
     /// Files copied.
     pub files: u64,
+    /// Files that stayed as they were.
+    pub same: u64,
+    /// Files and directories removed.
+    pub removed: u64,
     /// Bytes of file data that were written.
     pub bytes: u64,
     /// Failures: the path and the reason.

@@ -14,21 +14,29 @@
 //!
 //! [`copy_part`] copies between a part of a Weft file and a local file.
 
+mod apart;
 mod block;
 mod file;
 mod job;
 mod queue;
 mod side;
+mod stream;
+mod sync;
 
 pub use block::copy_part;
-pub use job::{Options, Outcome, Pair};
+pub use job::{Existing, Options, Outcome, Pair};
 pub use side::{Kind, Side};
+pub use stream::{from_stdin, to_stdout};
+pub use sync::{Pattern, Rules};
 
 use anyhow::{Context, Result, bail};
-use file::OpenFile;
+use apart::{Apart, UNIT_BYTES};
+use file::{Goal, OpenFile};
 use indicatif::ProgressBar;
 use queue::{Queue, Task};
 use side::Meta;
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +46,12 @@ struct Copy<'a> {
     options: &'a Options,
     bar: &'a ProgressBar,
     files: AtomicU64,
+    same: AtomicU64,
+    removed: AtomicU64,
     bytes: AtomicU64,
     failed: Mutex<Vec<String>>,
+    /// Incomplete copies that are gone on with.
+    resumed: Mutex<HashSet<PathBuf>>,
 }
 
 /// A directory whose mode and times are set at the end.
@@ -51,26 +63,74 @@ struct FinishDir {
 
 /// Copies all pairs. `bar` counts the bytes.
 pub fn copy(pairs: Vec<Pair>, options: &Options, bar: &ProgressBar) -> Outcome {
-    let copy = Copy { options, bar, files: 0.into(), bytes: 0.into(), failed: Mutex::default() };
-    let queue = Queue::new();
-    let mut directories = Vec::new();
-    std::thread::scope(|scope| {
-        for _ in 0..options.jobs {
-            scope.spawn(|| copy.work(&queue));
+    let walk = |copy: &Copy<'_>, queue: &Queue, directories: &mut Vec<FinishDir>| {
+        pairs.into_iter().for_each(|pair| copy.walk(pair, queue, directories));
+    };
+    Copy::new(options, bar).run(walk, |_| {})
+}
+
+/// Makes the target of a pair the same as its source.
+///
+/// # Errors
+/// The two are within each other. What fails on the way is in the outcome.
+pub fn sync(pair: &Pair, rules: &Rules, options: &Options, bar: &ProgressBar) -> Result<Outcome> {
+    sync::check(pair, options)?;
+    let extra = Cell::new(Vec::new());
+    let walk = |copy: &Copy<'_>, queue: &Queue, directories: &mut Vec<FinishDir>| {
+        extra.set(copy.walk_both(pair, rules, queue, directories));
+    };
+    let copied = |copy: &Copy<'_>| match copy.has_failed() {
+        false => copy.remove_extra(&pair.to_side, extra.take()),
+        true if extra.take().is_empty() => {}
+        true => {
+            bar.suspend(|| eprintln!("weft: nothing is removed, since not everything was read and copied"))
         }
-        for pair in pairs {
-            copy.walk(pair, &queue, &mut directories);
+    };
+    Ok(Copy::new(options, bar).run(walk, copied))
+}
+
+impl<'a> Copy<'a> {
+    fn new(options: &'a Options, bar: &'a ProgressBar) -> Copy<'a> {
+        Copy {
+            options,
+            bar,
+            files: 0.into(),
+            same: 0.into(),
+            removed: 0.into(),
+            bytes: 0.into(),
+            failed: Mutex::default(),
+            resumed: Mutex::default(),
         }
-        queue.walk_is_over();
-    });
-    for directory in directories.into_iter().rev() {
-        let set = directory.side.set_meta(&directory.path, &directory.meta, options.preserve);
-        copy.note(&directory.side, &directory.path, set);
     }
-    Outcome {
-        files: copy.files.into_inner(),
-        bytes: copy.bytes.into_inner(),
-        failed: copy.failed.into_inner().unwrap_or_default(),
+
+    /// `walk` finds what is to be copied; `copied` follows when it is.
+    fn run(
+        self,
+        walk: impl FnOnce(&Copy<'a>, &Queue, &mut Vec<FinishDir>),
+        copied: impl FnOnce(&Copy<'a>),
+    ) -> Outcome {
+        let (copy, queue) = (self, Queue::new());
+        let mut directories = Vec::new();
+        std::thread::scope(|scope| {
+            for _ in 0..copy.options.jobs {
+                scope.spawn(|| copy.work(&queue));
+            }
+            walk(&copy, &queue, &mut directories);
+            queue.walk_is_over();
+        });
+        copied(&copy);
+        let (preserve, owner) = (copy.options.preserve, copy.options.owner);
+        for directory in directories.into_iter().rev() {
+            let set = directory.side.set_meta(&directory.path, &directory.meta, preserve, owner);
+            copy.note(&directory.side, &directory.path, set);
+        }
+        Outcome {
+            files: copy.files.into_inner(),
+            same: copy.same.into_inner(),
+            removed: copy.removed.into_inner(),
+            bytes: copy.bytes.into_inner(),
+            failed: copy.failed.into_inner().unwrap_or_default(),
+        }
     }
 }
 
@@ -86,6 +146,27 @@ impl Copy<'_> {
                 None
             }
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.failed.lock().expect("no thread panics while it notes a failure").is_empty()
+    }
+
+    /// Says what is done.
+    fn told(&self, what: &str, side: &Side, path: &Path) {
+        if self.options.verbose {
+            let text = weft_cli_common::output::visible_lines(&format!("{what} {}", side.display(path)));
+            self.bar.suspend(|| println!("{text}"));
+        }
+    }
+
+    /// Says what is left out.
+    fn skip(&self, what: &str, side: &Side, path: &Path) {
+        let text = weft_cli_common::output::visible_lines(&format!(
+            "{} is {what}, and left out",
+            side.display(path)
+        ));
+        self.bar.suspend(|| eprintln!("weft: {text}"));
     }
 
     fn walk(&self, pair: Pair, queue: &Queue, directories: &mut Vec<FinishDir>) {
@@ -136,27 +217,85 @@ impl Copy<'_> {
                 let target = pair.from_side.read_link(from)?;
                 pair.to_side.make_symlink(&target, to)?;
                 if self.options.preserve {
-                    pair.to_side.set_meta(to, &meta, true)?;
+                    pair.to_side.set_meta(to, &meta, true, self.options.owner)?;
                 }
                 self.files.fetch_add(1, Ordering::Relaxed);
                 Ok(None)
             }
             Kind::File => {
-                self.bar.inc_length(meta.size);
                 let file = Pair { from: from.to_owned(), to: to.to_owned(), ..pair.clone() };
-                queue.push_file(Task::File(file, meta));
+                let Some(goal) = self.goal_of_copy(&file, &meta)? else {
+                    self.same.fetch_add(1, Ordering::Relaxed);
+                    return Ok(None);
+                };
+                self.bar.inc_length(meta.size);
+                queue.push_file(Task::File(file, meta, goal));
                 Ok(None)
             }
             Kind::Other => bail!("is a device, socket or pipe; these are not copied"),
         }
     }
 
+    /// Where a file is written: one that is there keeps its inode, a new one gets its name when it is complete. `None`: one that is
+    /// there stays.
+    fn goal_of_copy(&self, file: &Pair, meta: &Meta) -> Result<Option<Goal>> {
+        let existing = self.options.existing;
+        if existing == Existing::Overwrite && file.to_side.makes_at_once(meta.size) {
+            return Ok(Some(Goal::New));
+        }
+        if let Ok(there) = file.to_side.meta(&file.to, false) {
+            let newer = || {
+                (meta.mtime().seconds, meta.mtime().nanoseconds)
+                    > (there.mtime().seconds, there.mtime().nanoseconds)
+            };
+            return Ok(match existing {
+                Existing::Keep => None,
+                Existing::Update if !newer() => None,
+                _ => Some(Goal::InPlace),
+            });
+        }
+        let Some(name) = file.to.file_name().filter(|_| !file.to_side.makes_at_once(meta.size)) else {
+            return Ok(Some(Goal::New));
+        };
+        let apart = Apart::of(name, meta);
+        let units = match meta.size > UNIT_BYTES {
+            true => file.to_side.list_parent(&file.to).iter().filter_map(|name| apart.units_of(name)).max(),
+            false => None,
+        };
+        Ok(Some(Goal::Apart { apart, units, layout: None }))
+    }
+
+    /// Copies a file if it differs from the one that is there.
+    fn compare(&self, pair: Pair, meta: Meta, goal: Goal) -> Option<(Pair, Meta, Goal)> {
+        let same = file::are_same(&pair, meta.size, &mut |_| {});
+        if !self.note(&pair.from_side, &pair.from, same)? {
+            self.told("copy", &pair.to_side, &pair.to);
+            return Some((pair, meta, goal));
+        }
+        self.bar.inc(meta.size);
+        self.same.fetch_add(1, Ordering::Relaxed);
+        let set = || pair.to_side.set_meta(&pair.to, &meta, true, self.options.owner);
+        if !self.options.dry_run {
+            self.note(&pair.to_side, &pair.to, set());
+        }
+        None
+    }
+
     fn work(&self, queue: &Queue) {
         let mut buffer = file::buffer();
         while let Some(task) = queue.take() {
             match task {
-                Task::File(pair, meta) => {
-                    let open = OpenFile::open(&pair, meta, self.options)
+                Task::Compare(pair, meta, goal) => {
+                    let differs = self.compare(pair, meta, goal);
+                    if let Some((pair, meta, goal)) = differs {
+                        match self.options.dry_run {
+                            true => drop(self.files.fetch_add(1, Ordering::Relaxed)),
+                            false => queue.push_again(Task::File(pair, meta, goal)),
+                        }
+                    }
+                }
+                Task::File(pair, meta, goal) => {
+                    let open = OpenFile::open(&pair, meta, goal, self.options)
                         .with_context(|| format!("to {}", pair.to_side.display(&pair.to)));
                     if let Some(open) = self.note(&pair.from_side, &pair.from, open) {
                         queue.push_chunks(file::chunks(open));

@@ -1,6 +1,6 @@
 //! The queue of work for the copying threads.
 
-use super::file::Chunk;
+use super::file::{Chunk, Goal};
 use super::job::Pair;
 use super::side::Meta;
 use std::collections::VecDeque;
@@ -11,8 +11,10 @@ const FILES_AHEAD_MAX: usize = 4096;
 
 /// A piece of work.
 pub(super) enum Task {
-    /// A file that was found, with the attributes of the source.
-    File(Pair, Meta),
+    /// A file that was found, with the attributes of the source, and where it is written.
+    File(Pair, Meta, Goal),
+    /// A file that is copied if it differs from the one that is there, which has the same size.
+    Compare(Pair, Meta, Goal),
     /// A part of a file that is open.
     Chunk(Chunk),
 }
@@ -48,6 +50,12 @@ impl Queue {
             .wait_while(state, |state| state.tasks.len() >= FILES_AHEAD_MAX)
             .expect("no thread panics while it holds the queue");
         state.tasks.push_back(task);
+        self.changed.notify_all();
+    }
+
+    /// Adds a file, from a worker. Never waits.
+    pub(super) fn push_again(&self, task: Task) {
+        self.lock().tasks.push_front(task);
         self.changed.notify_all();
     }
 

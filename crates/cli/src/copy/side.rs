@@ -12,8 +12,12 @@ use std::path::{Path, PathBuf};
 use weft_cli_common::connections::at;
 use weft_cli_common::tree;
 use weft_client::{Client, OpenOptions, SetAttr, SetTime};
+use weft_layout::Layout;
 use weft_wire::limits::SMALL_FILE_BYTES_MAX;
 use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
+
+/// Up to this size a file in Weft is written with one message, see `small_file_bytes` in the cluster file.
+const AT_ONCE_BYTES_MAX: u64 = 16 << 10;
 
 /// Where one end of a copy is.
 #[derive(Clone)]
@@ -57,9 +61,30 @@ pub struct Meta {
     gid: u32,
     atime: Time,
     mtime: Time,
+    /// Of a file in Weft.
+    pub(super) layout: Option<Layout>,
 }
 
 impl Meta {
+    /// When its contents were last changed.
+    pub fn mtime(&self) -> &Time {
+        &self.mtime
+    }
+
+    /// Whether mode and, with `owner`, owner and group are the same. Links have no mode of their own.
+    pub(super) fn has_same_attributes(&self, other: &Meta, owner: bool) -> bool {
+        (self.kind == Kind::Symlink || self.mode == other.mode)
+            && (!owner || (self.uid, self.gid) == (other.uid, other.gid))
+    }
+
+    /// Attributes for tests.
+    #[cfg(test)]
+    pub(super) fn sample(kind: Kind, size: u64, mtime_s: i64) -> Meta {
+        let time = |seconds| Time { seconds, nanoseconds: 5 };
+        let (atime, mtime) = (time(0), time(mtime_s));
+        Meta { kind, mode: 0o644, size, id: (0, 0), uid: 0, gid: 0, atime, mtime, layout: None }
+    }
+
     /// The same attributes with other permission bits.
     pub fn with_mode(&self, mode: u32) -> Meta {
         Meta { mode, ..self.clone() }
@@ -83,6 +108,7 @@ impl From<&Attr> for Meta {
             gid: attr.gid,
             atime: attr.atime.clone(),
             mtime: attr.mtime.clone(),
+            layout: attr.layout.filter(|_| attr.kind == FileKind::File),
         }
     }
 }
@@ -105,6 +131,7 @@ impl From<&std::fs::Metadata> for Meta {
             gid: meta.gid(),
             atime: Time { seconds: meta.atime(), nanoseconds: meta.atime_nsec() as u32 },
             mtime: Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 },
+            layout: None,
         }
     }
 }
@@ -158,6 +185,13 @@ impl Side {
         Ok(all)
     }
 
+    /// Names in the directory of a file; none if it cannot be listed.
+    pub(super) fn list_parent(&self, path: &Path) -> Vec<OsString> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let listed = self.list(parent.unwrap_or(Path::new(".")));
+        listed.unwrap_or_default().into_iter().map(|(name, _)| name).collect()
+    }
+
     /// Where a symbolic link points.
     pub fn read_link(&self, path: &Path) -> Result<PathBuf> {
         Ok(match self {
@@ -180,12 +214,36 @@ impl Side {
         Ok(())
     }
 
-    fn remove(&self, path: &Path) -> Result<()> {
+    /// Removes anything but a directory.
+    pub(super) fn remove(&self, path: &Path) -> Result<()> {
         match self {
             Side::Local => std::fs::remove_file(path)?,
             Side::Weft { client, .. } => client.unlink(at(path))?,
         }
         Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub(super) fn remove_dir(&self, path: &Path) -> Result<()> {
+        match self {
+            Side::Local => std::fs::remove_dir(path)?,
+            Side::Weft { client, .. } => client.rmdir(at(path))?,
+        }
+        Ok(())
+    }
+
+    /// Gives a file another name in the same directory, in place of what has that name.
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        match self {
+            Side::Local => std::fs::rename(from, to)?,
+            Side::Weft { client, .. } => client.rename(at(from), at(to), 0)?,
+        }
+        Ok(())
+    }
+
+    /// Whether a new file of this size is there with one message: nobody finds a part of it under its name.
+    pub(super) fn makes_at_once(&self, bytes: u64) -> bool {
+        matches!(self, Side::Weft { .. }) && bytes <= AT_ONCE_BYTES_MAX
     }
 
     /// Makes a directory. Returns false if it existed.
@@ -212,25 +270,29 @@ impl Side {
         })
     }
 
-    /// Opens a file for writing and empties it. Without a requested layout, a new file that is not small begins
+    /// Opens a file for writing, as `how` says. Without a requested layout, a new file that is not small begins
     /// on the same server as `source` if that is in the same cluster. If the other parameters are the defaults too,
     /// servers can copy by themselves.
     pub(super) fn create(
         &self,
         path: &Path,
         mode: u32,
+        how: How,
         layout: Option<&LayoutWish>,
         source: &Source,
     ) -> Result<Target> {
+        let (truncate, exclusive) = (how == How::Empty, how == How::New);
         Ok(match self {
             Side::Local => {
-                let options = File::options().write(true).create(true).truncate(true).mode(mode).open(path);
-                Target::Local(options?)
+                let mut options = File::options();
+                options.write(true).create(true).truncate(truncate).create_new(exclusive).mode(mode);
+                Target::Local(options.open(path)?)
             }
             Side::Weft { client, .. } => {
                 let is_large = source.bytes() > u64::from(SMALL_FILE_BYTES_MAX);
-                let options = OpenOptions::new().write(true).create(true).truncate(true).mode(mode);
+                let options = OpenOptions::new().write(true).create(true).truncate(truncate).mode(mode);
                 let options = options.striped(is_large);
+                let options = if exclusive { options.create_new(true) } else { options };
                 let beginning = || source.beginning_in(client).filter(|_| is_large);
                 let layout = layout.cloned().or_else(beginning);
                 let options = layout.into_iter().fold(options, OpenOptions::layout);
@@ -239,18 +301,36 @@ impl Side {
         })
     }
 
-    /// Sets the mode and, with `all`, the owner where permitted, and the times. Links have no mode of their
-    /// own.
-    pub fn set_meta(&self, path: &Path, meta: &Meta, all: bool) -> Result<()> {
+    /// Sets the mode and, with `times`, the times, and with `owner` the owner where permitted. Links have no mode
+    /// of their own.
+    pub fn set_meta(&self, path: &Path, meta: &Meta, times: bool, owner: bool) -> Result<()> {
         match self {
-            Side::Local => set_local_meta(path, meta, all),
-            Side::Weft { client, .. } => set_weft_meta(client, path, meta, all),
+            Side::Local => set_local_meta(path, meta, times, owner),
+            Side::Weft { client, .. } => set_weft_meta(client, path, meta, times, owner),
         }
     }
 }
 
-fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool) -> Result<()> {
-    if all {
+/// How a file is opened for writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// It is emptied, or made.
+    Empty,
+    /// It is made, and must not be there.
+    New,
+    /// It keeps what it has, or is made.
+    GoOn,
+}
+
+/// Whether nothing could be made because something is there.
+pub(super) fn is_there(error: &anyhow::Error) -> bool {
+    let local = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    let errno = local.or_else(|| error.downcast_ref::<weft_client::Error>().map(weft_client::Error::errno));
+    errno == Some(libc::EEXIST)
+}
+
+fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool, owner: bool) -> Result<()> {
+    if owner {
         let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
         match client.setattr(at(path), false, &owner) {
             Err(error) if error.errno() == libc::EPERM => {}
@@ -273,8 +353,8 @@ fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool) -> Result
     Ok(())
 }
 
-fn set_local_meta(path: &Path, meta: &Meta, all: bool) -> Result<()> {
-    if all {
+fn set_local_meta(path: &Path, meta: &Meta, all: bool, owner: bool) -> Result<()> {
+    if owner {
         match std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             set => set.with_context(|| format!("cannot set the owner of {}", path.display()))?,
@@ -410,6 +490,15 @@ impl Target {
         Ok(())
     }
 
+    /// Makes durable what was written.
+    pub(super) fn sync(&self) -> Result<()> {
+        match self {
+            Target::Local(file) => file.sync_data()?,
+            Target::Weft { file, .. } => file.sync_data()?,
+        }
+        Ok(())
+    }
+
     /// Flushes the file, to report errors that closing it would hide.
     pub(super) fn flush(&self) -> Result<()> {
         if let Target::Weft { file, .. } = self {
@@ -445,7 +534,7 @@ mod tests {
         std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o640)).unwrap();
         let mut meta = Side::Local.meta(&from, false).unwrap();
         meta.mtime = Time { seconds: 1_000_000, nanoseconds: 7 };
-        Side::Local.set_meta(&to, &meta, true).unwrap();
+        Side::Local.set_meta(&to, &meta, true, true).unwrap();
         let there = Side::Local.meta(&to, false).unwrap();
         assert_eq!((there.mode, there.mtime), (0o640, meta.mtime));
     }
