@@ -14,6 +14,7 @@ package_of() {
         mpich) echo mpich libmpich-dev ;;
         openmpi) echo openmpi-bin libopenmpi-dev ;;
         venv) echo python3-venv ;;
+        prometheus) echo python3-prometheus-client ;;
         h5py) echo python3-h5py-mpi python3-mpi4py ;;
         pnetcdf) echo libpnetcdf-dev ;;
         netcdf) echo libnetcdf-mpi-dev netcdf-bin ;;
@@ -34,6 +35,7 @@ is_here() {
         netcdf) command -v ncdump && ls /usr/lib/*/libnetcdf_mpi.so 2>/dev/null ;;
         libnfs) command -v nfs-ls ;;
         ganesha) command -v ganesha.nfsd && command -v rpcbind && ls /usr/lib/*/ganesha/libfsalvfs.so ;;
+        prometheus) /usr/bin/python3 -c 'import prometheus_client.parser' 2>/dev/null && echo here ;;
         venv) python3 -c 'import venv, ensurepip' 2>/dev/null && echo here ;;
         *) command -v "$1" ;;
     esac >/dev/null

@@ -182,6 +182,7 @@ fn what_makes_no_sense_or_is_not_allowed_is_refused() {
     let url = cluster.url();
     fails(&["quota", "set", "--bytes", "1G", url], "--user");
     fails(&["quota", "set", "--user", "1000", url], "nothing to set");
+    fails(&["quota", "set", "--user", "1000", "--bytes", "1", "--df", url], "--df is for trees");
     fails(&["quota", "set", "--user", "nobody-of-this-name", "--bytes", "1", url], "no user");
     fails(&["quota", "set", "--group", "nobody-of-this-name", "--bytes", "1", url], "no group");
     fails(

@@ -150,6 +150,7 @@ impl Testbed {
         let dir = scratch.path().join(format!("cluster-{io_servers}-{}", sync.name()));
         let options = StartOptions {
             nfs: None,
+            metrics: None,
             dir: dir.clone(),
             io_servers: Some(io_servers),
             port: None,

@@ -101,6 +101,10 @@ commands! {
     Quota => quota::Command,
     /// Show servers, space, load and clients.
     Status => status::Args,
+    /// Print the load of a file system, second by second.
+    Stats => stats::Args,
+    /// Show servers and clients by their load, live.
+    Top => top::Args,
     /// Explain how servers would access pieces of a file, and the expected cost.
     Explain => explain::Args,
     /// Check a file system, and repair it, while it is in use.
@@ -141,6 +145,12 @@ mod tests {
         for line in [
             "weft up --dir D",
             "weft up --dir D --io 2 --port 7500 --bind 10.0.0.1 --sync --detach --json",
+            "weft up --dir D --metrics 9400",
+            "weft serve --config weft.toml --name io0 --metrics 127.0.0.1:9400",
+            "weft mount weft://a:7400/ /mnt --metrics 127.0.0.1:9410",
+            "weft stats weft:/ --interval 2 --count 3 --json",
+            "weft top --once --json weft:/",
+            "weft top --interval 5",
             "weft up --dir D --only io1 --only io2 --detach",
             "weft down --dir D --json",
             "weft down --dir D --only io1",
@@ -270,7 +280,6 @@ mod tests {
             "weft nfs ls nfs://h/a --hard --timeout 5",
             "weft nfs bench nfs://h/a --depth 0",
             "weft quota set --user alice --group chem --bytes 1",
-            "weft quota set --user alice --bytes 1 --df",
             "weft quota set --user alice --grace 5",
             "weft quota ls --users --trees",
             "weft nothing",

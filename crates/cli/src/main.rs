@@ -26,11 +26,13 @@ mod copy;
 mod exit;
 mod gateway_state;
 mod help;
+mod load;
 mod mount_words;
 mod new_files;
 mod numbers;
 mod part;
 mod progress;
+mod terminal;
 mod time_text;
 
 use args::Cli;

@@ -16,6 +16,7 @@ use crate::background;
 use crate::fs::{Behaviour, WeftFs};
 use crate::kernel::{Connection, Dispatcher};
 use crate::locks::keep_locks;
+use crate::metrics::Metrics;
 use crate::notify::Notes;
 use crate::options::{MountError, MountOptions};
 use crate::probing;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::Client;
 use weft_log::Sink;
+use weft_metrics::Endpoint;
 use weft_wire::messages::FileKind;
 
 /// Read-ahead of a mount: a few requests of the greatest size, so that several threads have work for one reader.
@@ -110,6 +112,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
         identities: options.identities.clone(),
     };
     let fs = Arc::new(WeftFs::new(&client, root_ino, behaviour));
+    let metrics = options.metrics.as_ref().map(|_| Arc::new(Metrics::new()));
     let (attached, connection) = attach(options)?;
     let connection = Connection::greet(connection, options)
         .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
@@ -117,13 +120,17 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     // Signals are blocked before any thread is started that could take them.
     let serving = Signals::block().and_then(|signals| {
         fs.watch(Notes::new(connection.notes()))?;
-        let dispatcher = Dispatcher::new(fs.clone(), options.dir.clone(), options.slow_ms);
+        let dispatcher = Dispatcher::new(fs.clone(), options.dir.clone(), options.slow_ms, metrics.clone());
         signals.watch(move || connection.serve(dispatcher))
     });
     let serving = serving.map_err(|source| session_error(options, source))?;
     // Not before signals are blocked, for a thread does as the one that starts it.
     keep_locks(&fs);
     probing::start(&fs);
+    let _endpoint = match options.metrics.as_ref().zip(metrics) {
+        None => None,
+        Some((address, metrics)) => Some(listen(options, address, metrics, &client)?),
+    };
     live();
     loop {
         match serving.wait() {
@@ -146,6 +153,18 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
             }
         }
     }
+}
+
+/// Serves the mount's metrics.
+fn listen(
+    options: &MountOptions,
+    address: &str,
+    metrics: Arc<Metrics>,
+    client: &Client,
+) -> Result<Endpoint, MountError> {
+    let (client, dir) = (client.clone(), options.dir.display().to_string());
+    let endpoint = Endpoint::start(address, move || metrics.page(&client, &dir));
+    endpoint.map_err(|source| MountError::Metrics { address: address.to_owned(), source })
 }
 
 fn connect(options: &MountOptions) -> Result<(Client, u64), MountError> {

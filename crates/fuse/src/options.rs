@@ -74,6 +74,8 @@ pub struct MountOptions {
     /// Write to the end of this file instead of standard output and standard error; opened anew at SIGHUP. A mount in the
     /// background without one writes to the system's log.
     pub log_file: Option<PathBuf>,
+    /// `HOST:PORT` at which metrics are served to Prometheus over HTTP.
+    pub metrics: Option<String>,
     /// What is logged.
     pub levels: Filter,
     /// From how many milliseconds on a system call is slow, and logged with the servers that it waited for; 0: never.
@@ -126,6 +128,7 @@ impl MountOptions {
             max_background: Self::MAX_BACKGROUND_DEFAULT,
             background: false,
             log_file: None,
+            metrics: None,
             levels: Filter::default(),
             slow_ms: Self::SLOW_MS_DEFAULT,
             auto_unmount: false,
@@ -165,6 +168,14 @@ pub enum MountError {
     Log {
         /// The file.
         path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The address for metrics cannot be listened at.
+    #[error("cannot serve metrics at {address}: {source}")]
+    Metrics {
+        /// The address.
+        address: String,
         /// Why.
         source: std::io::Error,
     },

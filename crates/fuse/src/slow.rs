@@ -1,6 +1,7 @@
 //! One request of the kernel for the log: its id, how it ended, and whom it waited for where it was slow.
 
 use crate::kernel::answer::{Answer, Later};
+use crate::metrics::Metrics;
 use crate::outcome::{Errno, Outcome};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -20,16 +21,18 @@ pub(crate) struct Served {
     /// When its reply left.
     replied_ms: Cell<Option<u64>>,
     errno: Cell<i32>,
+    replied_bytes: Cell<usize>,
 }
 
 impl Served {
-    /// It begins now.
-    pub(crate) fn begin() -> Served {
+    /// It begins now. `timed`: somebody counts how long it takes.
+    pub(crate) fn begin(timed: bool) -> Served {
         Served {
             begun_ms: coarse_ms(),
-            begun: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now),
+            begun: (timed || tracing::enabled!(tracing::Level::DEBUG)).then(Instant::now),
             replied_ms: Cell::new(None),
             errno: Cell::new(0),
+            replied_bytes: Cell::new(0),
         }
     }
 
@@ -38,16 +41,26 @@ impl Served {
         Noted { answer, served: self }
     }
 
-    fn replied(&self, errno: i32) {
+    fn replied(&self, errno: i32, bytes: usize) {
         self.replied_ms.set(Some(coarse_ms()));
         self.errno.set(errno);
+        self.replied_bytes.set(bytes);
+    }
+
+    /// Counts it, if it is over.
+    pub(crate) fn count(&self, metrics: &Metrics, name: &'static str) {
+        let (Some(_), Some(begun)) = (self.replied_ms.get(), self.begun) else { return };
+        metrics.done(name, self.errno.get(), begun.elapsed());
+        if name == "read" {
+            metrics.read(self.replied_bytes.get());
+        }
     }
 
     /// It is over, unless another thread is to reply. From `slow_ms` on it was slow; 0: it never is.
     pub(crate) fn end(self, client: &Client, header: &Header, name: &'static str, slow_ms: u64, trace: u64) {
         let Some(replied_ms) = self.replied_ms.get() else { return };
         let (ino, pid, errno) = (header.node, header.pid, self.errno.get());
-        if let Some(begun) = self.begun {
+        if let Some(begun) = self.begun.filter(|_| tracing::enabled!(tracing::Level::DEBUG)) {
             let us = begun.elapsed().as_micros() as u64;
             tracing::debug!(call = name, ino, pid, errno, us, trace, "done");
         }
@@ -94,14 +107,14 @@ impl<A: Answer> Answer for Noted<'_, A> {
     }
 
     fn send(self, outcome: Outcome<usize>) {
-        let errno = outcome.as_ref().map_or_else(|Errno(errno)| *errno, |_| 0);
+        let (errno, bytes) = outcome.as_ref().map_or_else(|Errno(errno)| (*errno, 0), |bytes| (0, *bytes));
         self.answer.send(outcome);
-        self.served.replied(errno);
+        self.served.replied(errno, bytes);
     }
 
     fn send_data(self, data: &[u8]) {
         self.answer.send_data(data);
-        self.served.replied(0);
+        self.served.replied(0, data.len());
     }
 
     fn at_once(&mut self) {

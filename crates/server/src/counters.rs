@@ -1,11 +1,13 @@
 //! What a server has done, counted without locks, and who is connected.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_wire::Op;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use weft_metrics::Histogram;
 use weft_wire::messages::{ClientInfo, Gauge, HelloRequest, OpCount};
 use weft_wire::security::session_name;
+use weft_wire::{Op, Status};
 
 /// Operation numbers are below this; the table of counters is indexed by them.
 const OP_NUMBERS: usize = 0x300;
@@ -15,6 +17,23 @@ struct OpCounter {
     count: AtomicU64,
     errors: AtomicU64,
     bytes: AtomicU64,
+}
+
+/// How long operations took, and how they failed: kept where somebody looks at metrics.
+struct Timed {
+    /// By number of the operation; of those that this server does.
+    times: Vec<Histogram>,
+    /// By number of the status.
+    failures: Vec<AtomicU64>,
+}
+
+impl Timed {
+    fn new() -> Timed {
+        Timed {
+            times: Op::ALL.iter().map(|_| Histogram::default()).collect(),
+            failures: Status::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
 }
 
 /// Counters of all operations and gauges of the parts, shared by all threads of a server.
@@ -27,6 +46,9 @@ pub(crate) struct Counters {
     /// Connections cut because they broke the protocol after proving themselves.
     pub cut_connections: AtomicU64,
     gauges: Mutex<HashMap<&'static str, Arc<AtomicU64>>>,
+    timed: OnceLock<Timed>,
+    /// Gauges that a thread of the server says from time to time.
+    told: Mutex<Vec<Gauge>>,
 }
 
 impl Counters {
@@ -37,14 +59,56 @@ impl Counters {
             refused_connections: AtomicU64::new(0),
             cut_connections: AtomicU64::new(0),
             gauges: Mutex::default(),
+            timed: OnceLock::new(),
+            told: Mutex::default(),
         }
     }
 
-    /// Notes the end of an operation that moved `bytes` of a file.
-    pub fn done(&self, op: Op, failed: bool, bytes: u64) {
+    /// From now on times and failures are kept.
+    pub fn keep_times(&self) {
+        self.timed.get_or_init(Timed::new);
+    }
+
+    /// Whether the times of operations are kept.
+    pub fn keeps_times(&self) -> bool {
+        self.timed.get().is_some()
+    }
+
+    /// Says gauges that only one thread of the server knows.
+    pub fn tell(&self, gauges: Vec<Gauge>) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = gauges;
+    }
+
+    /// What was said last.
+    pub fn told(&self) -> Vec<Gauge> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Times of the operations that were done at least once.
+    pub fn times(&self) -> impl Iterator<Item = (Op, &Histogram)> {
+        let times = self.timed.get().map_or(&[][..], |timed| &timed.times);
+        let all = Op::ALL.iter().copied().zip(times);
+        all.filter(|(op, _)| self.count_of(&[*op]) > 0)
+    }
+
+    /// How often a status was the answer.
+    pub fn failures(&self) -> impl Iterator<Item = (Status, u64)> {
+        let failures = self.timed.get().map_or(&[][..], |timed| &timed.failures);
+        let all = Status::ALL.iter().copied().zip(failures);
+        all.map(|(status, count)| (status, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
+    }
+
+    /// Notes the end of an operation that moved `bytes` of a file. `took` is known where times are kept.
+    pub fn done(&self, op: Op, status: Status, bytes: u64, took: Option<Duration>) {
         let counter = &self.ops[op as usize % OP_NUMBERS];
         counter.count.fetch_add(1, Ordering::Relaxed);
-        if failed {
+        if let Some((timed, took)) = self.timed.get().zip(took) {
+            timed.times[op.index()].note(took);
+            if status != Status::Ok {
+                timed.failures[status as usize].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if status != Status::Ok {
             counter.errors.fetch_add(1, Ordering::Relaxed);
         }
         if bytes > 0 {
@@ -157,6 +221,16 @@ impl Clients {
                 table.remove(session);
             }
         }
+    }
+
+    /// How many have connected by each transport, by its first word: "tcp", "shm", "rdma".
+    pub fn by_transport(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for client in self.lock().values() {
+            let word = client.info.transport.split(' ').next().unwrap_or("").to_owned();
+            *all.entry(word).or_default() += u64::from(client.info.connections);
+        }
+        all
     }
 
     /// Their number.

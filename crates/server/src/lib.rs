@@ -46,6 +46,7 @@ mod map;
 mod member;
 mod meta;
 mod meta_service;
+mod metrics;
 mod node;
 mod peer;
 mod poke;

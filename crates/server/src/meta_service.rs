@@ -28,7 +28,7 @@ impl<E: Engine + 'static> MetaService<E> {
     }
 
     /// Counts of the namespace, of locks and of leases.
-    fn gauges(&self) -> Vec<Gauge> {
+    pub fn gauges(&self) -> Vec<Gauge> {
         let counts = self.meta.namespace.borrow().statfs();
         let (locks_held, lock_waits) = self.meta.lock_counts();
         let (watchers, leases) = self.meta.watch_counts();

@@ -20,12 +20,18 @@ use crate::meta_service::MetaService;
 use crate::node::Node;
 use crate::poke::Poke;
 use crate::run::{End, Run, accept_and_serve};
+use crate::shared::Shared;
 use crate::storage::Names;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 use weft_meta::{FjallEngine, Namespace};
 use weft_reactor::{Mailbox, Reactor};
 use weft_verbs::Fabric;
+
+/// How old the gauges of the names may be in the metrics.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs a metadata server. `files` are cluster files that were read again; with `restore` it goes on although
 /// its store is older than the I/O servers know.
@@ -50,6 +56,9 @@ pub(crate) fn run<F: Fabric>(
         meta.poke_garbage();
         run.follow_keys();
         let service = MetaService::new(Node::new(run.shared.clone()), meta.clone());
+        if run.shared.counters.keeps_times() {
+            weft_reactor::spawn(tell_gauges(service.clone(), run.shared.clone()));
+        }
         let transports = PerThread::start(&run.shared, 0, run.server.spin_us);
         let host = Host { service, transports };
         accept_and_serve(host, &run.stop, doors, Vec::new()).await?;
@@ -115,6 +124,14 @@ fn start_part(
     shared.revoked.set(meta.revoked_keys())?;
     meta.announce_by(announcer, is_restoring);
     Ok(meta)
+}
+
+/// Says what only this thread knows, for the metrics.
+async fn tell_gauges(service: Rc<MetaService<FjallEngine>>, shared: Arc<Shared>) {
+    loop {
+        shared.counters.tell(service.gauges());
+        weft_reactor::sleep(TELL_EVERY).await;
+    }
 }
 
 async fn follow_file(meta: Rc<MetaPart<FjallEngine>>, mut files: Mailbox<FileMap>) {

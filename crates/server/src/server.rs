@@ -13,6 +13,7 @@ use crate::key_ring::KeyRing;
 use crate::listen::Doors;
 use crate::log;
 use crate::map::{FileMap, first_map};
+use crate::metrics;
 use crate::process_limits;
 use crate::reload::Reloader;
 use crate::revoked::Revoked;
@@ -202,6 +203,13 @@ impl Server {
         Server { key_file: Some(path), ..self }
     }
 
+    /// It serves metrics over HTTP at `address` (`HOST:PORT`), whatever the cluster file says.
+    #[must_use]
+    pub fn serve_metrics_at(mut self, address: String) -> Server {
+        self.server.metrics = Some(address);
+        self
+    }
+
     /// To have it read its cluster file again while it runs.
     pub fn reloader(&self) -> Reloader {
         Reloader {
@@ -220,6 +228,18 @@ impl Server {
         let Server { shared, keys, key_file, config, server, front, storage, calibration, restore, files } =
             self;
         let name = server.name.clone();
+        let _metrics = match &server.metrics {
+            None => None,
+            Some(address) => {
+                let started = metrics::serve(&shared, address).map_err(|source| ServerError::System {
+                    server: name.clone(),
+                    what: "listen at the address of its key `metrics`",
+                    source,
+                })?;
+                log::info!(&name, "serves metrics at http://{}/metrics", started.address());
+                Some(started)
+            }
+        };
         front.log(&server);
         shared.rdma.log(&name);
         let run = Run { shared, keys, key_file, config, server, stop: stop.clone() };

@@ -307,18 +307,19 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
     async fn serve_one(&self, incoming: Incoming<C::Bulk>) {
         let Incoming { header, body, mut bulk } = incoming;
         let begun_ms = weft_log::coarse_ms();
-        let begun = tracing::enabled!(tracing::Level::DEBUG).then(Instant::now);
+        let counters = &self.node().shared.counters;
+        let is_told = tracing::enabled!(tracing::Level::DEBUG);
+        let begun = (is_told || counters.keeps_times()).then(Instant::now);
         let mut request = spent::Request::new(header.trace);
         let place = self.node().requests.begin(header.op, begun_ms, request, &self.session);
         let result = {
             let handler = pin!(self.service.dispatch(&self.session, &header, &body, &mut bulk));
             spent::serving(&mut request, handler, |request| place.note(request)).await
         };
-        let counters = &self.node().shared.counters;
         let moved_bytes = result.as_ref().map_or(0, |answer| answer.moved_bytes);
-        counters.done(header.op, result.is_err(), moved_bytes);
-        self.requests.fetch_add(1, Ordering::Relaxed);
         let status = result.as_ref().err().map_or(Status::Ok, |refusal| refusal.status);
+        counters.done(header.op, status, moved_bytes, begun.map(|begun| begun.elapsed()));
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let reply_begun_ms = weft_log::coarse_ms();
         request.begin(spent::Part::Send, reply_begun_ms);
         place.note(&request);
@@ -346,7 +347,7 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
             ended_ms - begun_ms,
             &self.session.hello,
         );
-        if let Some(begun) = begun {
+        if let Some(begun) = begun.filter(|_| is_told) {
             tracing::debug!(
                 server = self.node().shared.name,
                 op = header.op.name(),

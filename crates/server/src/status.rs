@@ -64,7 +64,7 @@ pub(crate) fn space_of(shared: &Shared) -> SpaceReply {
 }
 
 /// Processor time that this process has used.
-fn cpu_ms() -> u64 {
+pub(crate) fn cpu_ms() -> u64 {
     // SAFETY: all-zero bytes are a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is live and writable.
@@ -74,7 +74,7 @@ fn cpu_ms() -> u64 {
 }
 
 /// Resident memory of this process.
-fn memory_bytes() -> u64 {
+pub(crate) fn memory_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     // SAFETY: asks for a constant of the system.

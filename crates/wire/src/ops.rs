@@ -50,6 +50,12 @@ macro_rules! ops {
             pub fn from_u16(number: u16) -> Option<Op> {
                 match number { $($number => Some(Op::$name),)* _ => None }
             }
+            /// Its place in [`Op::ALL`].
+            pub fn index(self) -> usize {
+                // One per operation, in order, so that the compiler makes a table of it.
+                enum Place { $($name,)* }
+                match self { $(Op::$name => Place::$name as usize,)* }
+            }
             /// Its name in counters, logs and errors.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => stringify!($name),)* }
@@ -342,6 +348,7 @@ mod tests {
     fn numbers_go_both_ways_and_rise() {
         for op in Op::ALL {
             assert_eq!(Op::from_u16(*op as u16), Some(*op));
+            assert_eq!(Op::ALL[op.index()], *op);
         }
         assert!(Op::ALL.windows(2).all(|pair| (pair[0] as u16) < pair[1] as u16));
         assert_eq!(Op::from_u16(0), None);

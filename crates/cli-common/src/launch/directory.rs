@@ -67,6 +67,11 @@ pub(super) fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<
     if let Some(sync) = options.sync {
         config.servers.iter_mut().for_each(|server| server.sync = sync);
     }
+    if let Some(port) = options.metrics {
+        for (server, port) in config.servers.iter_mut().zip(port..) {
+            server.metrics = Some(format!("127.0.0.1:{port}"));
+        }
+    }
     ports::assign(&mut config, options.bind.as_deref(), options.port)?;
     shorten_sockets(&mut config)?;
     config.save()?;

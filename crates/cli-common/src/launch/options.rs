@@ -27,6 +27,8 @@ pub struct StartOptions {
     pub sync: Option<SyncMode>,
     /// Add an NFS gateway, if there is none, at this address; at port 2049 of this machine if empty.
     pub nfs: Option<String>,
+    /// Serve metrics of the first server at this port of this machine, of the others at the following ones.
+    pub metrics: Option<u16>,
     /// Start only these servers; all if empty.
     pub only: Vec<String>,
     /// How long the servers run.

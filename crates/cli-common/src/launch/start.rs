@@ -107,6 +107,7 @@ pub fn start_one(dir: &Path, name: &str) -> Result<()> {
         bind: None,
         sync: None,
         nfs: None,
+        metrics: None,
         only: vec![name.to_owned()],
         lifetime: Lifetime::Detached,
         supervised: true,

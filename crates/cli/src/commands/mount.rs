@@ -99,6 +99,9 @@ pub struct Args {
     /// Limit of the kernel's concurrent background requests, such as read-ahead.
     #[arg(long, value_name = "COUNT", default_value_t = MountOptions::MAX_BACKGROUND_DEFAULT)]
     max_background: u16,
+    /// Serve metrics to Prometheus over HTTP at HOST:PORT, to anybody who can reach it.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
     /// Append logs to this file [default: in the background, the system log (syslog)].
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -204,6 +207,7 @@ pub fn run(args: Args) -> Result<()> {
     options.ring = args.ring.into();
     options.threads = args.threads;
     options.max_background = args.max_background;
+    options.metrics = args.metrics;
     options.log_file = args.log_file;
     options.levels = args.log_level;
     options.slow_ms = args.slow_ms;

@@ -107,7 +107,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_grace)]
     grace: Option<u32>,
     /// Of a tree: `df` in it shows its limit as the size of the file system.
-    #[arg(long, requires = "tree")]
+    #[arg(long)]
     df: bool,
     /// Do not wait until usage is counted.
     #[arg(long)]
@@ -249,6 +249,9 @@ fn set(args: &SetArgs) -> Result<()> {
         bail!("nothing to set; give --bytes, --soft-bytes, --files, --soft-files, --grace or --df");
     }
     let subject = args.subject.required()?;
+    if args.df && !matches!(subject, Subject::Tree(_)) {
+        bail!("--df is for trees: a user or a group has no directory in which df could show its limit");
+    }
     let client = args.system.client(Some(&subject))?;
     let (kind, id) = match &subject {
         Subject::Id(kind, id) => (*kind, *id),

@@ -51,6 +51,10 @@ pub struct Args {
     /// were created since have no names any more; their data is not removed.
     #[arg(long, conflicts_with = "format")]
     accept_older: bool,
+    /// Serve metrics to Prometheus over HTTP at HOST:PORT, to anybody who can reach it [default: the server's key
+    /// metrics in the cluster file, else not at all].
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
     /// Append logs to this file, instead of standard error.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -104,6 +108,9 @@ pub fn run(args: Args) -> Result<()> {
     server = server.follow_keys(key_file);
     if args.accept_older {
         server = server.accept_older();
+    }
+    if let Some(address) = args.metrics {
+        server = server.serve_metrics_at(address);
     }
     // It is set once.
     let _ = reloaded.set((server.slow_request_ms(), server.reloader()));

@@ -49,8 +49,12 @@ pub struct Args {
     /// may mount everything.
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     nfs: Option<String>,
+    /// Serve metrics to Prometheus over HTTP, of the metadata server at this port of 127.0.0.1, of the I/O servers
+    /// at the following ones. The cluster remembers this.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65000))]
+    metrics: Option<u16>,
     /// Start only this server of a cluster; may be repeated.
-    #[arg(long, value_name = "SERVER", conflicts_with_all = ["io", "port", "bind", "sync", "nosync", "nfs"])]
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["io", "port", "bind", "sync", "nosync", "nfs", "metrics"])]
     only: Vec<String>,
     /// Return when the cluster is ready, and run it in the background.
     #[arg(long)]
@@ -80,6 +84,7 @@ pub fn run(args: Args) -> Result<()> {
             _ => None,
         },
         nfs: args.nfs.clone(),
+        metrics: args.metrics,
         only: args.only.clone(),
         lifetime: if args.detach { Lifetime::Detached } else { Lifetime::WithParent },
         supervised: true,

@@ -5,6 +5,7 @@ use crate::directory::DirItem;
 use crate::ending;
 use crate::fs::WeftFs;
 use crate::locks::{Interrupts, LockAsked};
+use crate::metrics::Metrics;
 use crate::outcome::{Changes, Errno, Found, Opened, Outcome, Told};
 use crate::slow::Served;
 use std::cell::Cell;
@@ -48,11 +49,18 @@ pub(crate) struct Dispatcher {
     interrupts: Interrupts,
     /// From when on a request is slow; 0: never.
     slow_ms: u64,
+    /// What is counted, where somebody looks at it.
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(fs: Arc<WeftFs>, dir: PathBuf, slow_ms: u64) -> Dispatcher {
-        Dispatcher { fs, dir, interrupts: Interrupts::default(), slow_ms }
+    pub(crate) fn new(
+        fs: Arc<WeftFs>,
+        dir: PathBuf,
+        slow_ms: u64,
+        metrics: Option<Arc<Metrics>>,
+    ) -> Dispatcher {
+        Dispatcher { fs, dir, interrupts: Interrupts::default(), slow_ms, metrics }
     }
 
     /// Has waits of the calling thread end when whoever made its request is interrupted; `waits` is called while it waits.
@@ -91,8 +99,13 @@ impl Dispatcher {
             }
         };
         let operation = self.fs.client().operation();
-        let (served, name) = (Served::begin(), request.name());
+        let (served, name) = (Served::begin(self.metrics.is_some()), request.name());
+        let written_bytes = if let Request::Write { data, .. } = &request { data.len() } else { 0 };
         self.serve_well_formed(header, request, served.answer(answer));
+        if let Some(metrics) = &self.metrics {
+            served.count(metrics, name);
+            metrics.written(written_bytes);
+        }
         served.end(self.fs.client(), header, name, self.slow_ms, operation.trace());
     }
 

@@ -105,6 +105,10 @@ fn check_server(config: &ClusterConfig, server: &ServerConfig) -> Result<(), Con
         let reason = format!("{address:?} is not host:port");
         return wrong("rdma_addresses", reason, "write it like \"node1:7401\"");
     }
+    if let Some(address) = server.metrics.as_ref().filter(|address| !is_host_and_port(address)) {
+        let reason = format!("{address:?} is not host:port");
+        return wrong("metrics", reason, "write it like \"127.0.0.1:9400\"");
+    }
     if server.rdma == RdmaMode::Off && !server.rdma_addresses.is_empty() {
         let reason = "they are given, and rdma is \"off\"".into();
         return wrong("rdma_addresses", reason, "remove one of the two");

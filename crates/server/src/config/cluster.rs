@@ -125,6 +125,9 @@ pub struct ServerConfig {
     /// `addresses` where none are given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_addresses: Vec<String>,
+    /// `host:port` at which it serves metrics to Prometheus over HTTP, to anybody who can reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
 }
 
 /// Whether a server is to be reached with RDMA.

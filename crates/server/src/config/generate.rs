@@ -57,6 +57,7 @@ impl ClusterConfig {
                 spin_us: 0,
                 rdma: RdmaMode::Auto,
                 rdma_addresses: Vec::new(),
+                metrics: None,
             })
         };
         let mut servers = vec![server("meta0".into(), ServerRole::Meta, 0, 1)?];

@@ -124,6 +124,7 @@ mod tests {
             ("disk = \"auto\"", "disk = \"tape\"", "tape"),
             ("rdma = \"auto\"", "rdma = \"maybe\"", "maybe"),
             ("rdma = \"auto\"", "rdma_addresses = [\"ib0\"]", "rdma_addresses: \"ib0\" is not host:port"),
+            ("rdma = \"auto\"", "metrics = \"9400\"", "metrics: \"9400\" is not host:port"),
             (
                 "rdma = \"auto\"",
                 "rdma = \"off\"\nrdma_addresses = [\"ib0:1\"]",

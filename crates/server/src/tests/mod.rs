@@ -30,4 +30,4 @@ mod storages;
 mod support;
 mod ways;
 
-pub(crate) use support::{config, hello_of_a_server, io_part};
+pub(crate) use support::{config, hello_of_a_server, io_part, shared};

@@ -59,7 +59,7 @@ pub(super) fn issue(kind: KeyKind, number: u8) -> IssuedKey {
 }
 
 /// What the threads of a server share that keeps nothing on a disk.
-pub(super) fn shared(config: &ClusterConfig, name: &str) -> Shared {
+pub(crate) fn shared(config: &ClusterConfig, name: &str) -> Shared {
     let server = config.server(name).unwrap();
     let map = CurrentMap::new(first_map(config)).unwrap();
     Shared::new(config, server, key_ring(), "memory", RdmaReport::default(), Revoked::default(), map)

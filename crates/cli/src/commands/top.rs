@@ -1,0 +1,132 @@
+//! `weft top`
+
+use super::stats::parse_seconds;
+use crate::load::{Load, Look};
+use crate::terminal::Keys;
+use anyhow::{Result, bail};
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+use weft_cli_common::connections::{ConnectArgs, Connections};
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::{output, size};
+
+/// Clients shown where the height of the terminal is not known.
+const CLIENTS_SHOWN: usize = 20;
+
+/// Shows servers and clients by their load, live.
+///
+/// Keys: q quits; l sorts servers by load, n by name; space shows it anew at once. Where standard output is no
+/// terminal it is shown once.
+///
+/// The list of clients takes an administrator's key (`weft help keys`).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file system.
+    #[arg(value_name = "URL", env = "WEFT_URL")]
+    url: String,
+    /// Seconds between two looks.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
+    interval: f64,
+    /// Show it once and end.
+    #[arg(long)]
+    once: bool,
+    /// Print it once as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows the load.
+pub fn run(args: Args) -> Result<()> {
+    let place = WeftPath::from_argument(&args.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
+    let mut before = Look::at(&client);
+    if !before.has_any() {
+        bail!("no server of {} says how it is", place.url);
+    }
+    let interval = Duration::from_secs_f64(args.interval);
+    if args.once || args.json || !std::io::stdout().is_terminal() {
+        std::thread::sleep(interval);
+        let load = Load::between(&before, &Look::at(&client));
+        return match args.json {
+            true => output::print_json(&load),
+            false => show(&place.url, &load, false, CLIENTS_SHOWN),
+        };
+    }
+    let keys = Keys::read()?;
+    let mut by_load = false;
+    let mut shown: Option<Load> = None;
+    loop {
+        let until = Instant::now() + interval;
+        match keys.wait(until) {
+            Some(b'q' | b'Q' | 3 | 4) => return Ok(()),
+            Some(b'l') => by_load = true,
+            Some(b'n') => by_load = false,
+            Some(b' ') | None => {
+                let now = Look::at(&client);
+                shown = Some(Load::between(&before, &now));
+                before = now;
+            }
+            Some(_) => continue,
+        }
+        if let Some(load) = &shown {
+            print!("\x1b[H\x1b[J");
+            show(&place.url, load, by_load, keys.rows().saturating_sub(load.servers.len() + 6).max(1))?;
+        }
+    }
+}
+
+fn show(url: &str, load: &Load, by_load: bool, clients: usize) -> Result<()> {
+    let mut out = output::stdout();
+    let total = load.total();
+    writeln!(
+        out,
+        "{url}: {:.0} operations/s, {}/s read, {}/s written",
+        total.operations_per_s,
+        size::format_bytes(total.read_bytes_per_s as u64),
+        size::format_bytes(total.written_bytes_per_s as u64)
+    )?;
+    out.flush()?;
+    let headings =
+        ["server", "role", "ops/s", "errors/s", "read/s", "written/s", "active", "cpus", "clients", "free"];
+    let mut table = output::table(&headings, &[2, 3, 4, 5, 6, 7, 8, 9]);
+    let mut servers: Vec<_> = load.servers.iter().collect();
+    if by_load {
+        servers.sort_by(|one, other| other.operations_per_s.total_cmp(&one.operations_per_s));
+    }
+    for server in servers {
+        if !server.up {
+            table.add_row([server.server.as_str(), "does not answer"]);
+            continue;
+        }
+        table.add_row([
+            server.server.clone(),
+            server.role.clone(),
+            format!("{:.0}", server.operations_per_s),
+            format!("{:.0}", server.errors_per_s),
+            size::format_bytes(server.read_bytes_per_s as u64),
+            size::format_bytes(server.written_bytes_per_s as u64),
+            server.active_requests.to_string(),
+            format!("{:.2}", server.processors),
+            server.clients.to_string(),
+            size::format_bytes(server.free_bytes),
+        ]);
+    }
+    output::print_table(&table)?;
+    let mut table = output::table(&["client", "host", "process", "transport", "requests/s"], &[4]);
+    for client in load.clients.iter().take(clients) {
+        table.add_row([
+            client.program.clone(),
+            client.host.clone(),
+            client.process_id.to_string(),
+            client.transport.clone(),
+            format!("{:.0}", client.requests_per_s),
+        ]);
+    }
+    if !load.clients.is_empty() {
+        println!();
+        output::print_table(&table)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! The HTTP endpoint of a process: one thread that answers `GET /metrics`, one connection after the other.
+//!
+//! Whoever connects has a few seconds to ask and to take the answer, and gets one answer. So a slow or hostile peer delays other
+//! scrapes for that long, and nobody else.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The longest head of a request that is read.
+pub const REQUEST_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+/// Time of one connection.
+const CONNECTION_TIME: Duration = Duration::from_secs(3);
+const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// An endpoint that listens, until it is dropped.
+pub struct Endpoint {
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Listens at `HOST:PORT`, and answers with what `page` says.
+    ///
+    /// # Errors
+    /// The address cannot be listened at.
+    pub fn start(address: &str, page: impl Fn() -> String + Send + 'static) -> std::io::Result<Endpoint> {
+        let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+        let listener = TcpListener::bind(&resolved[..])?;
+        let address = listener.local_addr()?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let asked = ends.clone();
+        let serve = move || {
+            while !asked.load(Ordering::Acquire) {
+                match listener.accept() {
+                    // What goes wrong with one peer is its own.
+                    Ok((peer, _)) if !asked.load(Ordering::Acquire) => drop(answer(peer, &page)),
+                    Ok(_) => {}
+                    // No descriptor is free, or the peer is gone already.
+                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(serve)?;
+        Ok(Endpoint { address, ends, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        // Wakes the thread.
+        let woken = TcpStream::connect_timeout(&self.address, CONNECTION_TIME);
+        if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut peer: TcpStream, page: &impl Fn() -> String) -> std::io::Result<()> {
+    let until = Instant::now() + CONNECTION_TIME;
+    let (status, kind, body) = match read_head(&mut peer, until)? {
+        Asked::Page => ("200 OK", PAGE_TYPE, page()),
+        Asked::Root => ("200 OK", "text/plain", "The metrics are at /metrics.\n".to_owned()),
+        Asked::Unknown => ("404 Not Found", "text/plain", "There is only /metrics here.\n".to_owned()),
+        Asked::OtherMethod => ("405 Method Not Allowed", "text/plain", "Only GET is served.\n".to_owned()),
+        Asked::Nonsense => ("400 Bad Request", "text/plain", "This is no HTTP request.\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    write_all(&mut peer, head.as_bytes(), until)?;
+    write_all(&mut peer, body.as_bytes(), until)?;
+    peer.shutdown(std::net::Shutdown::Write)
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Page,
+    Root,
+    Unknown,
+    OtherMethod,
+    Nonsense,
+}
+
+fn left(until: Instant) -> std::io::Result<Option<Duration>> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+}
+
+fn read_head(peer: &mut TcpStream, until: Instant) -> std::io::Result<Asked> {
+    let (mut head, mut bytes) = ([0; REQUEST_BYTES_MAX], 0);
+    loop {
+        if let Some(asked) = asked_by(&head[..bytes]) {
+            return Ok(asked);
+        }
+        if bytes == head.len() {
+            return Ok(Asked::Nonsense);
+        }
+        peer.set_read_timeout(left(until)?)?;
+        match peer.read(&mut head[bytes..])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            more => bytes += more,
+        }
+    }
+}
+
+/// What a head asks for; `None` if it is not whole.
+fn asked_by(head: &[u8]) -> Option<Asked> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => None,
+        Err(_) => Some(Asked::Nonsense),
+        Ok(httparse::Status::Complete(_)) => {
+            let path = request.path.unwrap_or("").split('?').next().unwrap_or("");
+            Some(match (request.method, path) {
+                (Some("GET"), "/metrics") => Asked::Page,
+                (Some("GET"), "/") => Asked::Root,
+                (Some("GET"), _) => Asked::Unknown,
+                _ => Asked::OtherMethod,
+            })
+        }
+    }
+}
+
+fn write_all(peer: &mut TcpStream, mut bytes: &[u8], until: Instant) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        peer.set_write_timeout(left(until)?)?;
+        match peer.write(bytes)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            written => bytes = &bytes[written..],
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint::start("127.0.0.1:0", || "weft_up 1\n".to_owned()).unwrap()
+    }
+
+    fn ask(endpoint: &Endpoint, request: &str) -> String {
+        let mut peer = TcpStream::connect(endpoint.address()).unwrap();
+        peer.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        peer.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    #[test]
+    fn the_page_is_served_and_nothing_else() {
+        let endpoint = endpoint();
+        for (request, status, body) in [
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", "weft_up 1\n"),
+            ("GET /metrics?name=x HTTP/1.0\r\n\r\n", "200 OK", "weft_up 1\n"),
+            ("GET / HTTP/1.1\r\n\r\n", "200 OK", "/metrics"),
+            ("GET /etc/passwd HTTP/1.1\r\n\r\n", "404", "only /metrics"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405", "Only GET"),
+            ("\u{1}nonsense\r\n\r\n", "400", "no HTTP"),
+        ] {
+            let reply = ask(&endpoint, request);
+            let (head, found) = reply.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(status) && head.contains("Connection: close"), "{request:?}: {reply}");
+            assert!(found.contains(body), "{request:?}: {reply}");
+            assert!(head.contains(&format!("Content-Length: {}", found.len())), "{reply}");
+        }
+        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(REQUEST_BYTES_MAX));
+        let mut peer = TcpStream::connect(endpoint.address()).unwrap();
+        let _ = peer.write_all(long.as_bytes());
+        let mut reply = Vec::new();
+        let _ = peer.read_to_end(&mut reply);
+        assert!(reply.is_empty() || String::from_utf8_lossy(&reply).contains("400"));
+    }
+
+    #[test]
+    fn a_peer_that_says_nothing_is_given_up_and_the_end_does_not_wait_for_it() {
+        let endpoint = endpoint();
+        let silent = TcpStream::connect(endpoint.address()).unwrap();
+        assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").contains("weft_up"), "after its time");
+        drop(silent);
+        let address = endpoint.address();
+        drop(endpoint);
+        Endpoint::start(&address.to_string(), String::new).unwrap();
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_an_error() {
+        let endpoint = endpoint();
+        assert!(Endpoint::start(&endpoint.address().to_string(), String::new).is_err());
+        assert!(Endpoint::start("nonsense", String::new).is_err());
+    }
+
+    #[test]
+    fn any_head_is_an_answer_or_the_beginning_of_one() {
+        weft_test_fuzz::run("http_head", &[b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()], |bytes| {
+            let _ = asked_by(bytes);
+        });
+    }
+}

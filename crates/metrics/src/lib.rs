@@ -1,0 +1,17 @@
+//! Metrics for Prometheus: what is counted without locks, the text format, and the HTTP endpoint of a process.
+//!
+//! ```text
+//!   data path ── Histogram::note, AtomicU64 ──► numbers ◄── read ── Page (text) ◄── Endpoint (a thread) ◄── GET /metrics
+//!                relaxed additions, no lock                                            one scrape at a time
+//! ```
+//!
+//! The text is of Prometheus's exposition format, version 0.0.4. Labels are few and bounded: names of operations, results, methods,
+//! transports, servers; never a path, a user or an address.
+
+mod endpoint;
+mod histogram;
+mod page;
+
+pub use endpoint::{Endpoint, REQUEST_BYTES_MAX};
+pub use histogram::{BUCKETS, Histogram};
+pub use page::{Kind, Page};
