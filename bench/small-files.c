@@ -109,7 +109,7 @@ int main(int argc, char **argv)
         if (failed)
             return 1;
         double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
-        printf("%.1f%c", processes * files / seconds / 1000, phase == REMOVE ? '\n' : ' ');
+        printf("%.3f%c", processes * files / seconds / 1000, phase == REMOVE ? '\n' : ' ');
         fflush(stdout); /* a child would print it again */
         close(gate[0]);
         close(gate[1]);

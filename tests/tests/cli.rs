@@ -365,7 +365,7 @@ fn status_and_space_are_told() {
     }
     let by_tcp = json(&cluster.weft(&["status", "--json", &format!("{}?transport=tcp", cluster.url())]));
     assert!(by_tcp["servers"][1]["transport"].as_str().unwrap().starts_with("tcp"));
-    let table = cluster.weft(&["status", "--clients", "--operations", cluster.url()]);
+    let table = cluster.weft(&["status", "-v", "--clients", "--operations", cluster.url()]);
     assert!(table.contains("io1") && table.contains("nosync") && table.contains("weft"), "{table}");
     let space = json(&cluster.weft(&["df", "--json", cluster.url()]));
     assert_eq!(space.as_array().map(Vec::len), Some(3));

@@ -231,7 +231,7 @@ fn without_rdma_libraries_all_works_and_status_says_why_it_is_not_used() {
         let reason = rdma["reason"].as_str().expect("a text");
         assert!(reason.contains("libibverbs.so.1") && log.contains(reason), "{reason}\n{log}");
     }
-    let told = weft(&["status", &cluster.url()]);
+    let told = weft(&["status", "-v", &cluster.url()]);
     assert!(told.contains("RDMA is not used by meta0, io0, io1: libibverbs.so.1"), "{told}");
 }
 

@@ -70,7 +70,20 @@ pub fn visible_lines(text: &str) -> String {
 
 /// An error and its causes as one text.
 pub fn error_text(error: &anyhow::Error) -> String {
-    visible_lines(&format!("{error:#}"))
+    let hint = if is_dead_mount(error) { DEAD_MOUNT } else { "" };
+    visible_lines(&format!("{error:#}{hint}"))
+}
+
+/// What is said of a path below a mount whose process is gone.
+pub const DEAD_MOUNT: &str =
+    ": a mount is there whose process died; detach it with `weft umount DIR` or `fusermount3 -u DIR`";
+
+/// Whether a local path was below a mount whose process is gone.
+pub fn is_dead_mount(error: &anyhow::Error) -> bool {
+    let of_system = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error)
+    };
+    error.chain().any(|cause| of_system(cause) == Some(libc::ENOTCONN))
 }
 
 /// Appends everything that this process writes to standard output and standard error to a file. Another call

@@ -132,6 +132,20 @@ impl WeftPath {
     }
 }
 
+/// The arguments, or where there are none the file system of `WEFT_URL`.
+///
+/// # Errors
+/// Neither is there.
+pub fn or_default(arguments: &[String]) -> Result<Vec<String>> {
+    if !arguments.is_empty() {
+        return Ok(arguments.to_vec());
+    }
+    match std::env::var("WEFT_URL") {
+        Ok(url) if !url.is_empty() => Ok(vec![url]),
+        _ => bail!("which file system? give its URL, or set WEFT_URL"),
+    }
+}
+
 /// Expands the wildcards of arguments. Returns each path with the connection to its file system.
 pub fn expand_all(connections: &Connections, arguments: &[String]) -> Result<Vec<(Client, WeftPath)>> {
     let mut all = Vec::new();

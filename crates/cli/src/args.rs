@@ -99,6 +99,8 @@ commands! {
     /// Limit what users, groups and directory trees may use.
     #[command(subcommand)]
     Quota => quota::Command,
+    /// Show the versions of this program and of servers.
+    Version => version::Args,
     /// Show servers, space, load and clients.
     Status => status::Args,
     /// Print the load of a file system, second by second.
@@ -150,7 +152,13 @@ mod tests {
             "weft mount weft://a:7400/ /mnt --metrics 127.0.0.1:9410",
             "weft stats weft:/ --interval 2 --count 3 --json",
             "weft top --once --json weft:/",
-            "weft top --interval 5",
+            "weft top --interval 5 weft:/",
+            "weft version --json weft:/",
+            "weft ls -lhR",
+            "weft df",
+            "weft du -s",
+            "weft tree",
+            "weft status weft:/ -v",
             "weft up --dir D --only io1 --only io2 --detach",
             "weft down --dir D --json",
             "weft down --dir D --only io1",

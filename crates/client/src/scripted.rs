@@ -449,7 +449,7 @@ fn trying_ends_in_time_and_the_error_names_server_and_cause() {
     let error = client.unlink("/x").unwrap_err();
     assert!((300..1500).contains(&(begin.elapsed().as_millis() as u64)));
     assert_eq!((error.kind(), error.errno()), (ErrorKind::Unreachable, libc::ETIMEDOUT));
-    for part in ["Unlink /x", "meta0 (scripted:1)", "connection refused"] {
+    for part in ["remove /x", "meta0 (scripted:1)", "connection refused"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     let dials = script.dials.load(Ordering::SeqCst);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
 use weft_wire::messages::{
-    FileCountReply, FileCountRequest, PingRequest, ServerInfo, SpaceRequest, StatusReply, StatusRequest,
-    TreeSpace, endpoint, server_state,
+    FileCountReply, FileCountRequest, PingRequest, ServerInfo, SpaceReply, SpaceRequest, StatusReply,
+    StatusRequest, TreeSpace, endpoint, server_state,
 };
 use weft_wire::{Added, Status};
 
@@ -192,6 +192,14 @@ impl Client {
             all.available_bytes += space.available_bytes;
         }
         Ok(tree.0.map_or(all, |tree| within(all, &tree)))
+    }
+
+    /// The space of every server's disk, or why one does not say; metadata servers first.
+    pub fn server_spaces(&self) -> Vec<(ServerInfo, Result<SpaceReply>)> {
+        let servers: Vec<_> = self.inner.session().listed().collect();
+        let requests = servers.iter().map(|(index, _)| (*index, SpaceRequest {}));
+        let replies = batch::ask_all(&self.inner, requests, Some(SPACE_PATIENCE));
+        servers.iter().map(|(_, server)| (*server.info()).clone()).zip(replies).collect()
     }
 
     /// What every server is doing, or why it does not say; metadata servers first.

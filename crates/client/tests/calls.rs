@@ -74,7 +74,7 @@ fn every_call_has_its_own_result() {
         calls.into_iter().map(|call| call.wait().err().map_or(0, |error| error.errno())).collect();
     assert_eq!(errnos, [libc::EEXIST, 0, 0, libc::ENOENT]);
     let error = client.start_rename("/none", "/other", 0).wait().unwrap_err();
-    assert!(error.to_string().starts_with("Rename /none to /other: "), "{error}");
+    assert!(error.to_string().starts_with("rename /none to /other: "), "{error}");
     let error = client.start_open("/x", &create().truncate(true)).wait().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let page = client.start_read_dir_page(client.stat("/", true).unwrap().ino, 0, 10, true).wait().unwrap();

@@ -103,7 +103,7 @@ fn a_server_that_stays_away_is_named_in_bounded_time() {
     let error = file.write_at(&[2; 10_000], 0).unwrap_err();
     let text = error.to_string();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert!(text.contains("Write /lost: server io1 (127.0.0.1:") && text.contains("within"), "{text}");
+    assert!(text.contains("write /lost: server io1 (127.0.0.1:") && text.contains("within"), "{text}");
     assert!((700..5000).contains(&(begin.elapsed().as_millis() as u64)), "{:?}", begin.elapsed());
     let status = client.server_status(false);
     assert_eq!(status.iter().filter(|(_, reply)| reply.is_err()).count(), 1);

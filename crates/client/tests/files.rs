@@ -302,7 +302,7 @@ fn names_and_attributes() {
         client.rmdir("/d").unwrap();
         let error = client.stat("/d/a", true).unwrap_err();
         assert_eq!(error.errno(), libc::ENOENT);
-        assert!(error.to_string().contains("Lookup /d/a: server meta0 ("), "{error}");
+        assert!(error.to_string().contains("look up /d/a: server meta0 ("), "{error}");
     });
 }
 

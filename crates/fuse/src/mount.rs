@@ -85,15 +85,18 @@ fn open_log(options: &MountOptions) -> Result<(), MountError> {
 
 fn usable_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let unusable = |reason: String| MountError::MountPoint { dir: dir.to_path_buf(), reason };
+    const DEAD: &str = "a mount whose process died is there; run `weft umount` on it first";
     let resolved = dir.canonicalize().map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOTCONN) => {
-            unusable("a mount whose process died is there; run `weft umount` on it first".into())
-        }
+        Some(libc::ENOTCONN) => unusable(DEAD.into()),
         Some(libc::ENOENT) => unusable("it does not exist; make it with mkdir first".into()),
         _ => unusable(error.to_string()),
     })?;
     if weft_host::mounts().iter().any(|mount| mount.dir == resolved && mount.is_weft()) {
-        return Err(unusable("a Weft file system is mounted there already".into()));
+        // What is cached of it is still there for a while.
+        let opened = std::fs::read_dir(&resolved).err().and_then(|error| error.raw_os_error());
+        let is_dead = opened == Some(libc::ENOTCONN);
+        let reason = if is_dead { DEAD } else { "a Weft file system is mounted there already" };
+        return Err(unusable(reason.into()));
     }
     if !resolved.is_dir() {
         return Err(unusable("it is not a directory".into()));

@@ -69,7 +69,7 @@ pub enum MetaError {
     #[error("no such file or directory")]
     NotFound,
     /// The name is taken.
-    #[error("the name exists already")]
+    #[error("already exists")]
     Exists,
     /// A component used as a directory is none.
     #[error("not a directory")]
@@ -93,7 +93,7 @@ pub enum MetaError {
     #[error("too many levels of symbolic links")]
     Loop,
     /// The inode number, session or epoch given no longer exists.
-    #[error("stale handle: the file is gone")]
+    #[error("stale file handle: the file is gone")]
     Stale,
     /// An argument makes no sense; the text says which.
     #[error("invalid argument: {0}")]
@@ -111,7 +111,7 @@ pub enum MetaError {
         ino: u64,
     },
     /// No such extended attribute.
-    #[error("no such extended attribute")]
+    #[error("no such attribute")]
     NoXattr,
     /// The extended attribute's value is over 64 KiB.
     #[error("extended attribute too big")]
@@ -120,7 +120,7 @@ pub enum MetaError {
     #[error("not supported: {0}")]
     NotSupported(&'static str),
     /// The metadata disk is full.
-    #[error("no space left on the metadata server")]
+    #[error("no space left on the server: the disk under the metadata directory is full")]
     NoSpace,
     /// A directory, or a file with several names, would go from one directory tree with a quota to another, or into or out of one.
     #[error("the other directory is of another tree with a quota: copy it and remove the old one")]

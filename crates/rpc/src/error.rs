@@ -1,5 +1,6 @@
 //! The one error of the library, and its one translation to errno.
 
+use crate::words::in_words;
 use std::sync::Arc;
 
 use weft_wire::Status;
@@ -197,12 +198,16 @@ fn status_errno(status: Status) -> i32 {
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: ", self.inner.operation)?;
+        write!(f, "{}: ", in_words(&self.inner.operation))?;
         if let Some(server) = &self.inner.server {
             write!(f, "server {server}: ")?;
         }
         match self.inner.kind {
             ErrorKind::Status(status) if self.inner.detail.is_empty() => write!(f, "{status}"),
+            // Nothing is said twice.
+            ErrorKind::Status(status) if self.inner.detail.starts_with(status.text()) => {
+                f.write_str(&self.inner.detail)
+            }
             ErrorKind::Status(status) => write!(f, "{status}: {}", self.inner.detail),
             _ => f.write_str(&self.inner.detail),
         }
@@ -232,8 +237,10 @@ mod tests {
             .at_server("io2 (10.0.0.1:7402)");
         assert_eq!(
             error.to_string(),
-            "Write /a/b: server io2 (10.0.0.1:7402): no space left on the server: 4 KiB are free"
+            "write /a/b: server io2 (10.0.0.1:7402): no space left on the server: 4 KiB are free"
         );
+        let missing = Error::new("Lookup", ErrorKind::Status(Status::NotFound), Status::NotFound.text());
+        assert_eq!(missing.on(&"/a").to_string(), "look up /a: no such file or directory");
         assert_eq!(error.errno(), libc::ENOSPC);
         assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
     }

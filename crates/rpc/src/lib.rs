@@ -52,3 +52,4 @@ mod testing;
 pub mod traffic;
 pub mod wait;
 pub mod waits;
+mod words;

@@ -53,8 +53,8 @@ macro_rules! ops {
             /// Its place in [`Op::ALL`].
             pub fn index(self) -> usize {
                 // One per operation, in order, so that the compiler makes a table of it.
-                enum Place { $($name,)* }
-                match self { $(Op::$name => Place::$name as usize,)* }
+                enum Index { $($name,)* }
+                match self { $(Op::$name => Index::$name as usize,)* }
             }
             /// Its name in counters, logs and errors.
             pub fn name(self) -> &'static str {

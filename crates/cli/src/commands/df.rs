@@ -1,16 +1,17 @@
 //! `weft df`
 
+use super::status::shared_disks;
 use crate::exit::Failures;
 use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::WeftPath;
+use weft_cli_common::place::{WeftPath, or_default};
 use weft_cli_common::{output, size};
 
 /// Shows the total and free space of a file system and of each I/O server.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The file systems.
-    #[arg(required = true, value_name = "URL")]
+    /// The file systems [default: the file system of WEFT_URL].
+    #[arg(value_name = "URL")]
     places: Vec<String>,
     /// Print as JSON, in bytes.
     #[arg(long)]
@@ -28,6 +29,8 @@ struct Space {
     space_bytes: u64,
     free_bytes: u64,
     files: Option<u64>,
+    /// The server whose disk is the same; the whole file system counts it once.
+    on_disk_of: Option<String>,
 }
 
 /// Shows total and free space.
@@ -35,7 +38,7 @@ pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut rows = Vec::new();
-    for argument in &args.places {
+    for argument in &or_default(&args.places)? {
         let place = WeftPath::from_argument(argument)?;
         let client = connections.client(&place.url)?;
         let ino = client.stat(at(&place.path), true)?.ino;
@@ -47,11 +50,14 @@ pub fn run(args: Args) -> Result<()> {
             space_bytes,
             free_bytes,
             files: Some(whole.files),
+            on_disk_of: None,
         });
+        let shared = shared_disks(&client);
         for (server, answer) in client.server_status(false) {
             match answer {
                 Ok(status) if status.role == "io" => rows.push(Space {
                     url: url.clone(),
+                    on_disk_of: shared.get(&server.name).cloned(),
                     server: Some(server.name),
                     space_bytes: status.space_bytes,
                     free_bytes: status.free_bytes,
@@ -76,7 +82,10 @@ pub fn run(args: Args) -> Result<()> {
             size::format_bytes(used),
             size::format_bytes(row.free_bytes),
             format!("{percent} %"),
-            row.files.map_or(String::new(), |files| files.to_string()),
+            match (&row.on_disk_of, row.files) {
+                (Some(other), _) => format!("on {other}'s disk"),
+                (None, files) => files.map_or(String::new(), |files| files.to_string()),
+            },
         ]);
     }
     output::print_table(&table)?;

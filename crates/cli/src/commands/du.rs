@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::expand_all;
+use weft_cli_common::place::{expand_all, or_default};
 use weft_cli_common::tree::{self, Visit};
 use weft_cli_common::{output, size};
 use weft_client::Client;
@@ -17,8 +17,8 @@ use weft_wire::messages::{Attr, FileKind};
 /// Holes use no space. A file with several names counts once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files and directories.
-    #[arg(required = true, value_name = "URL")]
+    /// Files and directories [default: the file system of WEFT_URL].
+    #[arg(value_name = "URL")]
     places: Vec<String>,
     /// Show only the sum for each argument.
     #[arg(short, long)]
@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut sums = Vec::new();
     let mut seen = HashSet::new();
-    for (client, place) in expand_all(&connections, &args.places)? {
+    for (client, place) in expand_all(&connections, &or_default(&args.places)?)? {
         let attr = client.stat(at(&place.path), false).with_context(|| place.display())?;
         let mut open = vec![Open::new(&place.path)];
         let mut visit = |visit: Visit<'_>| {

@@ -5,16 +5,17 @@ use anyhow::Result;
 use std::io::Write;
 use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::{output, tree};
+use weft_cli_common::place::{WeftPath, expand_all, or_default};
+use weft_cli_common::{output, size, tree};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 
 /// Lists directories, sorted by name.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Args {
-    /// Files and directories.
-    #[arg(required = true, value_name = "URL")]
+    /// Files and directories [default: the file system of WEFT_URL].
+    #[arg(value_name = "URL")]
     places: Vec<String>,
     /// Show mode, links, owner, group, size and time.
     #[arg(short)]
@@ -25,6 +26,15 @@ pub struct Args {
     /// List directories themselves, not their contents.
     #[arg(short)]
     directory: bool,
+    /// With -l: print sizes in KiB, MiB and so on.
+    #[arg(short = 'h', long = "human-readable")]
+    human: bool,
+    /// List directories and everything in them.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Print attributes as JSON.
     #[arg(long)]
     json: bool,
@@ -44,11 +54,19 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut single = Listing { heading: String::new(), rows: Vec::new() };
     let mut listings = Vec::new();
-    let places = expand_all(&connections, &args.places)?;
-    for (client, place) in &places {
-        match list(&args, client, place) {
+    let places = expand_all(&connections, &or_default(&args.places)?)?;
+    let mut waiting: Vec<_> = places.iter().rev().cloned().collect();
+    while let Some((client, place)) = waiting.pop() {
+        match list(&args, &client, &place) {
             Ok(mut listing) if listing.heading.is_empty() => single.rows.append(&mut listing.rows),
-            Ok(listing) => listings.push(listing),
+            Ok(listing) => {
+                let directories = listing.rows.iter().filter(|(_, _, attr)| attr.kind == FileKind::Directory);
+                let inside = directories.map(|(_, path, _)| (client.clone(), place.with_path(path.clone())));
+                if args.recursive {
+                    waiting.extend(inside.collect::<Vec<_>>().into_iter().rev());
+                }
+                listings.push(listing);
+            }
             Err(error) => failures.report(&error),
         }
     }
@@ -62,13 +80,13 @@ pub fn run(args: Args) -> Result<()> {
         return failures.result();
     }
     let mut out = output::stdout();
-    let many = listings.len() > 1;
+    let many = listings.len() > 1 || args.recursive;
     for (index, listing) in listings.iter().enumerate() {
         if many && !listing.heading.is_empty() {
             writeln!(out, "{}{}:", if index > 0 { "\n" } else { "" }, listing.heading)?;
         }
         if args.long {
-            print_long(&mut out, &places[0].0, listing)?;
+            print_long(&mut out, &places[0].0, listing, args.human)?;
         } else {
             for (name, ..) in &listing.rows {
                 writeln!(out, "{name}")?;
@@ -97,9 +115,9 @@ fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
     Ok(Listing { heading: place.display(), rows })
 }
 
-fn print_long(out: &mut impl Write, client: &Client, listing: &Listing) -> Result<()> {
+fn print_long(out: &mut impl Write, client: &Client, listing: &Listing, human: bool) -> Result<()> {
     let rows: Vec<_> =
-        listing.rows.iter().map(|(name, path, attr)| long_row(client, name, path, attr)).collect();
+        listing.rows.iter().map(|(name, path, attr)| long_row(client, name, path, attr, human)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let (links, owner, group, size) = (width(1), width(2), width(3), width(4));
     for [mode, link_count, user, in_group, bytes, time, name] in &rows {
@@ -111,7 +129,7 @@ fn print_long(out: &mut impl Write, client: &Client, listing: &Listing) -> Resul
     Ok(())
 }
 
-fn long_row(client: &Client, name: &str, path: &Path, attr: &Attr) -> [String; 7] {
+fn long_row(client: &Client, name: &str, path: &Path, attr: &Attr, human: bool) -> [String; 7] {
     let mut name = name.to_string();
     if attr.kind == FileKind::Symlink
         && let Ok(target) = client.readlink(at(path))
@@ -123,7 +141,7 @@ fn long_row(client: &Client, name: &str, path: &Path, attr: &Attr) -> [String; 7
         attr.nlink.to_string(),
         output::user_name(attr.uid),
         output::group_name(attr.gid),
-        attr.size.to_string(),
+        if human { size::format_bytes(attr.size) } else { attr.size.to_string() },
         output::time_text(&attr.mtime, false),
         name,
     ]

@@ -37,3 +37,4 @@ pub mod top;
 pub mod tree;
 pub mod umount;
 pub mod up;
+pub mod version;

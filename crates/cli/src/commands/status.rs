@@ -6,11 +6,12 @@ use crate::gateway_state::GATEWAY_PROGRAM;
 use crate::time_text::duration;
 use anyhow::Result;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use weft_cli_common::connections::{ConnectArgs, Connections, transport_of};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
+use weft_client::Client;
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
 
@@ -19,8 +20,9 @@ use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusRepl
 ///
 /// It names the NFS gateways that are connected (`weft nfs status` says more of them).
 ///
-/// It also shows the RDMA adapters in use, here and on the servers, and why RDMA is not used. With --clients
-/// it lists the clients of each server and how they are connected.
+/// With --verbose it also shows processor time, memory, durability and disk of each server, the RDMA adapters in
+/// use, here and on the servers, and why RDMA is not used. With --clients it lists the clients of each server
+/// and how they are connected.
 ///
 /// With --dir it shows the processes of a cluster on this machine: which servers run, as which process, since
 /// when, and how often each was restarted. This needs no server and no key. The exit code is 1 if one of this
@@ -31,7 +33,7 @@ pub struct Args {
     #[arg(value_name = "URL", env = "WEFT_URL", required_unless_present = "dir")]
     url: Option<String>,
     /// Show the server processes of the cluster in this directory instead.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["clients", "operations"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["clients", "operations", "verbose"])]
     dir: Option<PathBuf>,
     /// List the clients of each server.
     #[arg(long)]
@@ -39,11 +41,30 @@ pub struct Args {
     /// Show how many operations each server and its RDMA adapters have done, and the server's gauges.
     #[arg(long)]
     operations: bool,
+    /// Show more of each server, the RDMA adapters, and why RDMA is not used.
+    #[arg(short, long)]
+    verbose: bool,
     /// Print everything as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
+}
+
+/// Servers whose disk is that of another one, which is named.
+pub(super) fn shared_disks(client: &Client) -> HashMap<String, String> {
+    let mut first: HashMap<[u8; 16], String> = HashMap::new();
+    let mut shared = HashMap::new();
+    for (server, space) in client.server_spaces() {
+        let Some(disk) = space.ok().map(|space| space.disk_id).filter(|disk| *disk != [0; 16]) else {
+            continue;
+        };
+        match first.get(&disk) {
+            Some(other) => drop(shared.insert(server.name, other.clone())),
+            None => drop(first.insert(disk, server.name)),
+        }
+    }
+    shared
 }
 
 /// A server and its reply.
@@ -85,10 +106,14 @@ pub fn run(args: Args) -> Result<()> {
         output::print_json(&all)?;
         return failures.result();
     }
-    print_servers(&rows)?;
+    print_servers(&rows, &shared_disks(&client), args.verbose)?;
     print_gateways(&rows)?;
-    adapters::print(&rdma, &transports)?;
-    print_reasons(&rows)?;
+    if args.verbose {
+        adapters::print(&rdma, &transports)?;
+        print_reasons(&rows)?;
+    } else if rows.iter().any(|row| row.transport.contains(" (")) {
+        output::print_line("a faster transport to some servers cannot be used; weft status -v says why")?;
+    }
     print_scrubs(&rows)?;
     if args.operations {
         print_operations(&rows)?;
@@ -99,45 +124,46 @@ pub fn run(args: Args) -> Result<()> {
     failures.result()
 }
 
-fn print_servers(rows: &[Row]) -> Result<()> {
-    let headings = [
-        "server",
-        "role",
-        "address",
-        "reached by",
-        "up",
-        "clients",
-        "active",
-        "cpu",
-        "memory",
-        "free",
-        "of",
-        "sync",
-        "disk",
-        "rdma",
-    ];
-    let mut table = output::table(&headings, &[4, 5, 6, 7, 8, 9, 10]);
+fn print_servers(rows: &[Row], disks: &HashMap<String, String>, verbose: bool) -> Result<()> {
+    let mut headings =
+        vec!["server", "role", "address", "reached by", "up", "clients", "active", "free", "of"];
+    if verbose {
+        headings.extend(["cpu", "memory", "sync", "disk", "rdma"]);
+    }
+    let mut table = output::table(&headings, &[4, 5, 6, 7, 8]);
     for row in rows {
         let Some(status) = &row.status else {
             table.add_row([row.name.as_str(), "", &row.address, "does not answer"]);
             continue;
         };
-        table.add_row([
+        // A disk that servers share is shown with the first of them.
+        let (free, of) = match disks.get(&row.name) {
+            Some(first) => (String::new(), format!("on {first}'s")),
+            None => (size::format_bytes(status.free_bytes), size::format_bytes(status.space_bytes)),
+        };
+        // What it is, without why it is not another one.
+        let transport = row.transport.split(" (").next().unwrap_or("").to_owned();
+        let mut cells = vec![
             row.name.clone(),
             status.role.clone(),
             row.address.clone(),
-            row.transport.clone(),
+            if verbose { row.transport.clone() } else { transport },
             duration(status.uptime_ms),
             status.clients.to_string(),
             status.active_requests.to_string(),
-            format!("{:.1} s", status.cpu_ms as f64 / 1e3),
-            size::format_bytes(status.memory_bytes),
-            size::format_bytes(status.free_bytes),
-            size::format_bytes(status.space_bytes),
-            status.sync_mode.clone(),
-            status.disk.clone(),
-            rdma_text(&status.rdma),
-        ]);
+            free,
+            of,
+        ];
+        if verbose {
+            cells.extend([
+                format!("{:.1} s", status.cpu_ms as f64 / 1e3),
+                size::format_bytes(status.memory_bytes),
+                status.sync_mode.clone(),
+                status.disk.clone(),
+                rdma_text(&status.rdma),
+            ]);
+        }
+        table.add_row(cells);
     }
     output::print_table(&table)?;
     let slow = rows.iter().filter_map(|row| {

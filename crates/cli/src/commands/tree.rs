@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::expand_all;
+use weft_cli_common::place::{expand_all, or_default};
 use weft_cli_common::{output, tree};
 use weft_client::Client;
 use weft_wire::messages::FileKind;
@@ -13,8 +13,8 @@ use weft_wire::messages::FileKind;
 /// Shows a directory as a tree.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directories.
-    #[arg(required = true, value_name = "URL")]
+    /// Directories [default: the file system of WEFT_URL].
+    #[arg(value_name = "URL")]
     places: Vec<String>,
     /// Include names that begin with a dot.
     #[arg(short, long)]
@@ -41,7 +41,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut counts = Counts::default();
     let mut out = output::stdout();
-    for (client, place) in expand_all(&connections, &args.places)? {
+    for (client, place) in expand_all(&connections, &or_default(&args.places)?)? {
         let attr = client.stat(at(&place.path), true).with_context(|| place.display())?;
         writeln!(out, "{}", place.display())?;
         if attr.kind == FileKind::Directory {

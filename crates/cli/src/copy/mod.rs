@@ -139,8 +139,9 @@ impl Copy<'_> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                let text =
-                    weft_cli_common::output::visible_lines(&format!("{}: {error:#}", side.display(path)));
+                let text = weft_cli_common::output::error_text(&error);
+                let place = weft_cli_common::output::visible_lines(&side.display(path));
+                let text = format!("{place}: {text}");
                 self.bar.suspend(|| eprintln!("weft: {text}"));
                 self.failed.lock().expect("no thread panics while it notes a failure").push(text);
                 None

@@ -22,7 +22,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// What [`sync`](super::sync) does.
+/// What [`sync`](super::sync()) does.
 #[derive(Default)]
 pub struct Rules {
     /// Remove what the source does not have.

@@ -1,0 +1,57 @@
+#!/bin/bash
+# What quotas cost: files created, written and closed by a user who has limits, and by one who has none, in turns; of 4 KiB
+# (with their bytes at the metadata server), of 64 KiB (striped, within what an open grants) and of 64 MiB (that ask for more).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+weft=${WEFT:-$PWD/target/release/weft}
+runs=${WEFT_RUNS:-7}
+user=${WEFT_USER:-65534}
+scratch=$(mktemp -d /dev/shm/weft-quota.XXXXXX)
+. bench/common.sh
+finish_with
+
+libraries=$(dirname "$weft")
+cc -O2 -o "$scratch/small-files" -Icrates/capi/include bench/small-files.c -L"$libraries" -lweft -Wl,-rpath,"$libraries"
+soname=$(objdump -p "$libraries/libweft.so" | awk '$1 == "SONAME" { print $2 }')
+[ -z "$soname" ] || cp "$libraries/libweft.so" "$scratch/$soname"
+cp "$libraries/libweft.so" "$scratch/"
+chmod 755 "$scratch"; chmod -R a+rX "$scratch"
+export LD_LIBRARY_PATH=$scratch
+
+url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
+"$weft" key issue --uid "$user" --gid "$user" --out "$scratch/user.key" --config "$scratch/cluster/weft.toml" 2>/dev/null
+chown "$user" "$scratch/user.key"
+chmod a+rx "$scratch/cluster"
+mkdir "$scratch/mnt"
+"$weft" mount "$url" "$scratch/mnt"
+chmod 1777 "$scratch/mnt"
+"$weft" umount "$scratch/mnt"
+
+measure() { # name bytes files processes
+    setpriv --reuid="$user" --regid="$user" --clear-groups env -u WEFT_URL HOME=/nonexistent WEFT_KEY_FILE="$scratch/user.key" \
+        "$scratch/small-files" "$url?transport=shm" "$4" "$3" "$2" >>"$scratch/$1.$2.$4"
+}
+
+for ((turn = 0; turn < runs; turn++)); do
+    for state in off on; do
+        case $state in
+            on) "$weft" quota set --user "$user" --bytes 1T --files 100000000 "$url" ;;
+            off) "$weft" quota rm --user "$user" "$url" ;;
+        esac
+        for processes in 1 4; do
+            measure "$state" 4096 4000 $processes
+            measure "$state" 65536 1000 $processes
+            measure "$state" 67108864 8 $processes
+        done
+    done
+done
+
+echo "files made per second by a user with limits / without; medians of $runs turns"
+for bytes in 4096 65536 67108864; do
+    for processes in 1 4; do
+        with=$(cut -d' ' -f1 "$scratch/on.$bytes.$processes" | median)
+        without=$(cut -d' ' -f1 "$scratch/off.$bytes.$processes" | median)
+        awk -v b="$bytes" -v p="$processes" -v w="$with" -v o="$without" \
+            'BEGIN { printf "%9d bytes by %d: %8.3f / %8.3f thousand, ratio %.3f\n", b, p, w, o, w / o }'
+    done
+done

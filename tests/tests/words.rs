@@ -1,0 +1,177 @@
+//! What users are told: nothing twice, no internal names, what to do about a dead mount; and the commands with which they look.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use weft_tests::{Cluster, Served, expect_success, wait_until};
+use weft_wire::Op;
+
+/// What a message must not have.
+fn check(arguments: &[&str], said: &str) {
+    assert!(!said.contains("server server"), "{arguments:?}: {said}");
+    for line in said.lines() {
+        let parts: Vec<&str> = line.split(": ").collect();
+        for pair in parts.windows(2) {
+            assert_ne!(pair[0].trim(), pair[1].trim(), "said twice by {arguments:?}: {line}");
+        }
+        // Names that are words with capitals inside, or would begin a message.
+        for op in Op::ALL {
+            let is_internal = op.name().chars().filter(char::is_ascii_uppercase).count() > 1;
+            let begins = format!(": {} ", op.name());
+            let is_told = is_internal && line.contains(op.name()) || line.contains(&begins);
+            assert!(!is_told, "{arguments:?}: {line}");
+        }
+    }
+}
+
+#[test]
+fn messages_say_it_once_and_in_words_of_users() {
+    let cluster = Cluster::start(2);
+    let url = cluster.url().to_owned();
+    let local = cluster.scratch("local");
+    std::fs::write(local.join("f"), "x").expect("there is room");
+    let (at, file) = (|path: &str| format!("{url}{path}"), local.join("f").display().to_string());
+    let missing_dir = local.join("no/such").display().to_string();
+    cluster.weft(&["mkdir", &at("d"), &at("d/full")]);
+    cluster.weft(&["cp", &file, &at("f")]);
+    let of_places = [
+        vec!["ls", "missing"],
+        vec!["ls", "f/below"],
+        vec!["cat", "missing"],
+        vec!["cat", "d"],
+        vec!["stat", "missing"],
+        vec!["rm", "missing"],
+        vec!["rm", "d"],
+        vec!["mkdir", "d"],
+        vec!["mkdir", "missing/deep"],
+        vec!["du", "missing"],
+        vec!["tree", "missing"],
+        vec!["dump", "missing"],
+        vec!["explain", "--bytes", "1", "missing"],
+        vec!["stripe", "get", "missing"],
+        vec!["stripe", "set", "--servers", "1", "f"],
+    ];
+    let of_places = of_places.into_iter().map(|words| {
+        let (place, first) = words.split_last().expect("a place");
+        first.iter().map(ToString::to_string).chain([at(place)]).collect()
+    });
+    let others: [Vec<String>; 13] = [
+        vec!["mv".into(), at("missing"), at("other")],
+        vec!["mv".into(), at("d"), at("d/full/inside")],
+        vec!["mv".into(), at("f"), at("d/full/no/such")],
+        vec!["cp".into(), at("missing"), file.clone()],
+        vec!["cp".into(), at("f"), missing_dir.clone()],
+        vec!["cp".into(), missing_dir.clone(), at("x")],
+        vec!["sync".into(), missing_dir, at("x")],
+        vec!["sync".into(), at("missing"), local.display().to_string()],
+        vec!["mount".into(), at("missing"), local.display().to_string()],
+        vec!["mount".into(), at("f"), local.display().to_string()],
+        vec!["ls".into(), "weft://127.0.0.1:1/".into()],
+        vec!["ls".into(), "weft://no-such-host.invalid/".into()],
+        vec!["quota".into(), "set".into(), "--tree".into(), at("f"), "--bytes".into(), "1".into()],
+    ];
+    let wrong: Vec<Vec<String>> = of_places.chain(others).collect();
+    for words in &wrong {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = cluster.command(&words).output().expect("weft can be run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.starts_with("weft"), "{words:?}: {said}");
+        check(&words, &said);
+    }
+}
+
+#[test]
+fn a_lost_server_is_told_once() {
+    let mut cluster = Served::start(1);
+    cluster.kill("io0");
+    let url = cluster.url();
+    let once = ["top", "--once", "--interval", "0.2", &url];
+    for arguments in [&["status", &url][..], &["df", &url], &["scrub", &url], &once] {
+        let output = cluster.command(arguments).output().expect("weft can be run");
+        check(arguments, &String::from_utf8_lossy(&output.stderr));
+        check(arguments, &String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
+fn a_dead_mount_is_told_as_such() {
+    let cluster = Cluster::start(1);
+    let dir = cluster.scratch("dead");
+    let shown = dir.display().to_string();
+    let mut mount = cluster.command(&["mount", "--foreground", cluster.url(), &shown]);
+    let mut mount = mount.stderr(Stdio::null()).spawn().expect("weft can be run");
+    wait_until("it is mounted", Duration::from_secs(20), || weft_tests::is_mounted(&dir));
+    mount.kill().expect("it runs");
+    mount.wait().expect("it ends");
+    let (below, there) = (dir.join("f").display().to_string(), format!("{}x", cluster.url()));
+    let mount = ["mount", cluster.url(), &shown];
+    for arguments in [&["cp", &below, cluster.url()][..], &["sync", &below, &there], &mount] {
+        let output = cluster.command(arguments).output().expect("weft can be run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_told = said.contains("process died") && said.contains("weft umount");
+        assert!(!output.status.success() && is_told, "{arguments:?}: {said}");
+    }
+    cluster.weft(&["umount", &shown]);
+    assert!(!weft_tests::is_mounted(&dir));
+}
+
+#[test]
+fn the_url_of_the_environment_is_enough_and_listings_have_what_is_expected() {
+    let cluster = Cluster::start(2);
+    let run = |arguments: &[&str]| {
+        let mut command = cluster.command(arguments);
+        let output = command.env("WEFT_URL", cluster.url()).output().expect("weft can be run");
+        expect_success(&format!("weft {arguments:?}"), &output)
+    };
+    run(&["mkdir", "-p", "weft:/a/b"]);
+    let local = cluster.scratch("local");
+    std::fs::write(local.join("big"), vec![1; 3 << 20]).expect("there is room");
+    run(&["cp", &local.join("big").display().to_string(), "weft:/a/b/big"]);
+    assert_eq!(run(&["ls"]).trim(), "a");
+    assert!(run(&["tree"]).contains("big") && run(&["du", "-s"]).contains("3.0 MiB"));
+    assert!(run(&["df"]).contains("weft://"));
+    let listed = run(&["ls", "-lhR"]);
+    assert!(listed.contains("/a/b:") && listed.contains("3.0 MiB") && listed.contains("big"), "{listed}");
+    assert_eq!(run(&["ls", "--human-readable", "--recursive", "-l"]), listed);
+    assert!(run(&["ls", "--help"]).contains("--human-readable"));
+    let version = run(&["version"]);
+    assert!(version.contains("protocol versions") && version.contains("io1: "), "{version}");
+    let version = run(&["version", "--json", "--transport", "tcp", cluster.url()]);
+    let version: serde_json::Value = serde_json::from_str(&version).expect("JSON");
+    assert_eq!(version["servers"].as_array().expect("a list").len(), 3);
+    assert_eq!(version["version"], version["servers"][0]["version"]);
+    let key = cluster.key_file().display().to_string();
+    run(&["version", "--key", &key, cluster.url()]);
+    // Without a server it says its own; a URL that was given has to answer.
+    let alone = |arguments: &[&str]| {
+        let mut command = Command::new(weft_tests::weft_bin());
+        command
+            .arg("version")
+            .args(arguments)
+            .env("WEFT_URL", "weft://127.0.0.1:1/")
+            .output()
+            .expect("weft can be run")
+    };
+    assert!(expect_success("weft version", &alone(&[])).starts_with("weft "));
+    assert!(!alone(&["weft://127.0.0.1:1/"]).status.success());
+    for command in ["ls", "df", "du", "tree"] {
+        let output = cluster.command(&[command]).env_remove("WEFT_URL").output().expect("weft can be run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("set WEFT_URL"), "{command}: {said}");
+    }
+}
+
+#[test]
+fn status_fits_a_terminal_and_shows_a_shared_disk_once() {
+    let cluster = Cluster::start(4);
+    let shown = cluster.weft(&["status", cluster.url()]);
+    for line in shown.lines() {
+        assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+    }
+    assert!(!shown.contains("RDMA"), "nobody asked: {shown}");
+    assert_eq!(shown.matches("on meta0's").count(), 4, "{shown}");
+    let verbose = cluster.weft(&["status", "--verbose", cluster.url()]);
+    assert!(verbose.contains("memory") && verbose.contains("sync"), "{verbose}");
+    let df = cluster.weft(&["df", cluster.url()]);
+    assert_eq!(df.matches("on meta0's disk").count(), 4, "{df}");
+}
