@@ -109,6 +109,8 @@ commands! {
     Top => top::Args,
     /// Explain how servers would access pieces of a file, and the expected cost.
     Explain => explain::Args,
+    /// Look for what is wrong on this host, with a cluster or a file system.
+    Doctor => doctor::Args,
     /// Check a file system, and repair it, while it is in use.
     Fsck => fsck::Args,
     /// Verify the checksums of all data, and list what is damaged.
@@ -154,6 +156,9 @@ mod tests {
             "weft top --once --json weft:/",
             "weft top --interval 5 weft:/",
             "weft version --json weft:/",
+            "weft doctor weft:/ --json -q",
+            "weft doctor --config weft.toml --name io0 --report r.txt",
+            "weft doctor --dir D --report -",
             "weft ls -lhR",
             "weft df",
             "weft du -s",
@@ -270,6 +275,8 @@ mod tests {
             "weft cp a b --offset 5",
             "weft cp -u -n a b",
             "weft sync a",
+            "weft doctor --dir D --config weft.toml",
+            "weft doctor --name io0",
             "weft cp -r --subarray 10:0:1:1 a b",
             "weft dump --subarray 10:0:1:1 --bytes 5 a",
             "weft dump --subarray 10:0:11:1 a",

@@ -23,6 +23,7 @@ mod adapters;
 mod args;
 mod commands;
 mod copy;
+mod doctor;
 mod exit;
 mod gateway_state;
 mod help;

@@ -6,6 +6,7 @@ pub mod cat;
 pub mod completions;
 pub mod cp;
 pub mod df;
+pub mod doctor;
 pub mod down;
 pub mod du;
 pub mod dump;
