@@ -3,9 +3,11 @@
 # make long   minutes of stress-ng, fio and the checker of random operations on a mount (SECONDS_EACH=5 CHECK_S=600)
 # make guests the jobs over RDMA and with the kernel's NFS client, in emulated guests, that take too long for make test
 # make fuzz   every decoder on damaged input, ten minutes each (SECONDS_EACH=600 KEEP=1)
+# make install, uninstall     PREFIX=/usr/local DESTDIR=; docs/install.md has what goes where
+# make tarball, deb           packages, in dist/
 # make bench  the bars of docs/benchmarks.md; figures go to bench/figures/
 
-.PHONY: run test long guests fuzz bench build install
+.PHONY: run test long guests fuzz bench build install uninstall tarball deb
 
 run:
 	@scripts/run-demo.sh
@@ -36,6 +38,7 @@ PREFIX ?= /usr/local
 BUILT ?= target/release
 UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
 PACKAGES = $(DESTDIR)$(PREFIX)/lib/pkgconfig
+SHARE = $(DESTDIR)$(PREFIX)/share
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 install: build
 	install -D $(BUILT)/weft $(DESTDIR)$(PREFIX)/bin/weft
@@ -53,6 +56,26 @@ install: build
 	install -D -m 644 crates/capi/include/weft.h $(DESTDIR)$(PREFIX)/include/weft.h
 	install -D -m 644 packaging/weft@.service $(UNITS)/weft@.service
 	sed -i 's,/usr/local/,$(PREFIX)/,' $(UNITS)/weft@.service
-	$(BUILT)/weft man $(BUILT)/man
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(BUILT)/man/*.1
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man7 $(BUILT)/man/*.7
+	pages=$$(mktemp -d) && $(BUILT)/weft man $$pages && \
+	    install -D -m 644 -t $(SHARE)/man/man1 $$pages/*.1 && install -D -m 644 -t $(SHARE)/man/man7 $$pages/*.7 && \
+	    for shell in bash zsh fish; do $(BUILT)/weft completions $$shell > $$pages/$$shell || exit 1; done && \
+	    install -D -m 644 $$pages/bash $(SHARE)/bash-completion/completions/weft && \
+	    install -D -m 644 $$pages/zsh $(SHARE)/zsh/site-functions/_weft && \
+	    install -D -m 644 $$pages/fish $(SHARE)/fish/vendor_completions.d/weft.fish && rm -r $$pages
+	install -D -m 644 packaging/weft.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/weft.conf
+	install -D -m 644 packaging/weft.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/weft.conf
+	install -D -m 644 packaging/prometheus/alerts.yml $(SHARE)/weft/prometheus-alerts.yml
+	install -D -m 644 packaging/grafana/weft.json $(SHARE)/weft/grafana-dashboard.json
+
+# What `make install` with the same PREFIX and DESTDIR has put there. Nothing of a cluster is touched.
+uninstall:
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/weft bin/weft-bench lib/libweft.so lib/libweft_preload.so lib/libweft_mpi.so \
+	    lib/pkgconfig/weft.pc lib/pkgconfig/weft-mpi.pc include/weft.h lib/systemd/system/weft@.service \
+	    share/man/man1/weft.1 share/man/man1/weft-*.1 share/man/man7/weft-*.7 share/bash-completion/completions/weft \
+	    share/zsh/site-functions/_weft share/fish/vendor_completions.d/weft.fish lib/sysusers.d/weft.conf \
+	    lib/tmpfiles.d/weft.conf share/weft/prometheus-alerts.yml share/weft/grafana-dashboard.json
+	rm -f $(DESTDIR)/sbin/mount.weft
+	-rmdir $(DESTDIR)$(PREFIX)/share/weft 2>/dev/null
+
+tarball deb: build
+	@BUILT=$(BUILT) scripts/package.sh $@

@@ -71,7 +71,17 @@ if ! command -v rustup >/dev/null && [ "$(id -u)" = 0 ] && apt-cache show rustup
 fi
 if command -v rustup >/dev/null; then
     { rustup toolchain install stable --profile minimal --component clippy,rustfmt && rustup default stable; } >&2
+elif command -v curl >/dev/null; then
+    # Into ~/.cargo and ~/.rustup; no file of a shell is changed.
+    echo "weft: Rust $wanted or newer is needed${have:+ (there is $have)}: getting it with rustup's installer" >&2
+    installer=$(mktemp)
+    trap 'rm -f "$installer"' EXIT
+    if ! curl --proto '=https' --tlsv1.2 -sSf -o "$installer" https://sh.rustup.rs ||
+        ! sh "$installer" -y --no-modify-path --profile minimal --component clippy,rustfmt >&2; then
+        echo "weft: rustup's installer could not be used; install Rust $wanted or newer by other means" >&2
+        exit 1
+    fi
 else
-    echo "weft: Rust $wanted or newer is needed${have:+ (there is $have)}; install it with rustup" >&2
+    echo "weft: Rust $wanted or newer is needed${have:+ (there is $have)}; install curl, or Rust with rustup" >&2
     exit 1
 fi

@@ -41,6 +41,11 @@ fn make_install_puts_everything_in_its_place() {
         ("opt/weft/share/man/man1/weft.1", 0o644),
         ("opt/weft/share/man/man1/weft-mount.1", 0o644),
         ("opt/weft/share/man/man7/weft-cluster.7", 0o644),
+        ("opt/weft/share/bash-completion/completions/weft", 0o644),
+        ("opt/weft/share/zsh/site-functions/_weft", 0o644),
+        ("opt/weft/share/fish/vendor_completions.d/weft.fish", 0o644),
+        ("opt/weft/lib/tmpfiles.d/weft.conf", 0o644),
+        ("opt/weft/share/weft/grafana-dashboard.json", 0o644),
     ] {
         let found = fs::metadata(at(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         assert!(found.len() > 100, "{path}");
@@ -119,4 +124,118 @@ fn the_unit_is_one_that_systemd_takes() {
     let said = String::from_utf8_lossy(&output.stderr);
     // Unknown keys are told of, and no failure.
     assert!(output.status.success() && !said.contains("weft@"), "{said}");
+}
+
+/// Makes a package of what this test's profile has built.
+fn package(kind: &str, to: &Path) -> Vec<std::path::PathBuf> {
+    let (weft, _, _, _) = (weft_bin(), preload_library(), c_library(), mpi_library());
+    let mut make = Command::new(root().join("scripts/package.sh"));
+    make.arg(kind)
+        .env("BUILT", weft.parent().expect("it is in a directory"))
+        .env("DIST", to)
+        .env("PACK", "gzip");
+    let said = run(make.env("SOURCE_DATE_EPOCH", "1700000000").current_dir(root()));
+    said.lines().map(Into::into).collect()
+}
+
+/// Files below a directory, sorted.
+fn files_below(top: &Path) -> Vec<String> {
+    let listed =
+        run(Command::new("find").arg(top).args(["-mindepth", "1", "-not", "-type", "d", "-printf", "%P\n"]));
+    let mut files: Vec<_> = listed.lines().map(ToOwned::to_owned).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_is_installed_can_be_removed() {
+    let weft = weft_bin();
+    let staged = temporary_dir();
+    let make = |what: &str| {
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", "--old-file=build", what, "PREFIX=/usr"]);
+        make.arg(format!("DESTDIR={}", staged.path().display()));
+        make.arg(format!("BUILT={}", weft.parent().expect("it is in a directory").display()));
+        run(make.current_dir(root()))
+    };
+    let _ = (preload_library(), c_library(), mpi_library());
+    make("install");
+    assert!(files_below(staged.path()).len() > 30);
+    make("uninstall");
+    assert_eq!(files_below(staged.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_tarball_is_the_same_twice_and_runs_where_it_is_unpacked() {
+    let (first, second) = (temporary_dir(), temporary_dir());
+    let made = package("tarball", first.path());
+    let again = package("tarball", second.path());
+    assert_eq!(made.len(), 2, "programs, and what was stripped");
+    for (one, other) in made.iter().zip(&again) {
+        assert!(
+            fs::read(one).expect("it is there") == fs::read(other).expect("it is there"),
+            "{}",
+            one.display()
+        );
+    }
+    run(Command::new("tar").arg("-xf").arg(&made[0]).arg("-C").arg(first.path()));
+    let top = fs::read_dir(first.path()).expect("it is there").flatten().find(|entry| entry.path().is_dir());
+    let top = top.expect("a directory").path();
+    let weft = top.join("bin/weft");
+    assert_eq!(run(Command::new(&weft).arg("--version")), run(Command::new(weft_bin()).arg("--version")));
+    let stripped = fs::metadata(&weft).expect("it is there").len();
+    assert!(stripped < fs::metadata(weft_bin()).expect("it is there").len(), "{stripped} bytes");
+    let sections = run(Command::new("objdump").arg("-h").arg(&weft));
+    assert!(sections.contains(".gnu_debuglink") && !sections.contains(".debug_info"), "{sections}");
+    assert!(top.join("LICENSE").exists() && top.join("include/weft.h").exists());
+}
+
+#[test]
+fn a_debian_package_is_installed_and_removed_without_a_trace() {
+    if !Need::Root.is_met() {
+        return;
+    }
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        eprintln!("dpkg-deb is not there: this is no Debian");
+        return;
+    }
+    let dir = temporary_dir();
+    let made = package("deb", dir.path());
+    let again = temporary_dir();
+    let twice = package("deb", again.path());
+    assert!(fs::read(&made[0]).expect("it is there") == fs::read(&twice[0]).expect("it is there"));
+    let told = run(Command::new("dpkg-deb").arg("--info").arg(&made[0]));
+    assert!(told.contains("Package: weft") && told.contains("Recommends: fuse3"), "{told}");
+    // Into a root of its own, as an image is made.
+    let target = dir.path().join("root");
+    let admin = target.join("var/lib/dpkg");
+    for made in ["info", "updates"] {
+        fs::create_dir_all(admin.join(made)).expect("room");
+    }
+    for made in ["status", "available"] {
+        fs::write(admin.join(made), "").expect("room");
+    }
+    let before = files_below(&target);
+    let dpkg = |arguments: &[&str]| {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.args(["--force-depends", "--force-script-chrootless", "--log=/dev/null"]);
+        dpkg.arg(format!("--root={}", target.display())).args(arguments);
+        run(&mut dpkg)
+    };
+    dpkg(&["--install", &made[0].display().to_string()]);
+    let weft = target.join("usr/bin/weft");
+    assert_eq!(run(Command::new(&weft).arg("--version")), run(Command::new(weft_bin()).arg("--version")));
+    for path in ["usr/sbin/mount.weft", "usr/lib/systemd/system/weft@.service", "usr/share/man/man1/weft.1"] {
+        assert!(fs::symlink_metadata(target.join(path)).is_ok(), "{path}");
+    }
+    let unit = fs::read_to_string(target.join("usr/lib/systemd/system/weft@.service")).expect("it is there");
+    assert!(unit.contains("ExecStart=/usr/bin/weft serve"), "{unit}");
+    assert!(run(Command::new("/bin/sh").args(["-c", "true"])).is_empty());
+    dpkg(&["--purge", "weft"]);
+    let left: Vec<_> =
+        files_below(&target).into_iter().filter(|file| !file.starts_with("var/lib/dpkg/")).collect();
+    assert_eq!(
+        left,
+        before.into_iter().filter(|file| !file.starts_with("var/lib/dpkg/")).collect::<Vec<_>>()
+    );
 }

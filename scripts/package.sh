@@ -1,0 +1,122 @@
+#!/bin/bash
+# Makes packages in dist/ of what `make build` made: scripts/package.sh tarball|deb
+#   BUILT=DIR              where the programs are (default: target/release)
+#   DIST=DIR               where packages go (default: dist)
+#   SOURCE_DATE_EPOCH=S    the time of all files (default: that of the last commit)
+#   PACK=xz|gzip           how they are compressed (default: xz)
+# Programs are stripped. What was stripped is in weft-VERSION-debug.tar.*, for gdb. The same programs make the same packages,
+# byte by byte.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+built=${BUILT:-target/release}
+dist=${DIST:-dist}
+pack=${PACK:-xz}
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+arch=$(uname -m)
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export LC_ALL=C
+
+case $pack in
+    xz) end=xz level=6 compress=(xz -6) ;;
+    # Without the time at which it was compressed.
+    gzip) end=gz level=1 compress=(gzip -n -1) ;;
+    *) echo "weft: PACK is xz or gzip, not $pack" >&2; exit 2 ;;
+esac
+for tool in objcopy strip tar "$pack"; do
+    command -v "$tool" >/dev/null || { echo "weft: $tool is missing (packages binutils, tar, xz-utils, gzip)" >&2; exit 1; }
+done
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/weft-package.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$dist"
+
+# stage PREFIX: everything in place below $work/root, stripped; what was stripped below $work/debug.
+stage() {
+    make --no-print-directory --old-file=build install PREFIX="$1" DESTDIR="$work/root" BUILT="$built" >/dev/null
+    local file kept
+    find "$work/root" -type f \( -path '*/bin/*' -o -name '*.so' \) | while read -r file; do
+        kept=$work/debug/${file#"$work/root/"}.debug
+        mkdir -p "$(dirname "$kept")"
+        objcopy --only-keep-debug "$file" "$kept"
+        strip "$file"
+        (cd "$(dirname "$kept")" && objcopy --add-gnu-debuglink="$(basename "$kept")" "$file")
+    done
+    find "$work/root" "$work/debug" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+}
+
+# archive DIRECTORY NAME FILE: the same bytes for the same contents.
+archive() {
+    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --transform="s,^\.,$2," -C "$1" -cf - . |
+        "${compress[@]}" >"$3"
+    echo "$3"
+}
+
+debug_archive() { archive "$work/debug" "weft-$version-$arch-debug" "$dist/weft-$version-$arch-debug.tar.$end"; }
+
+case ${1:-} in
+    tarball)
+        stage /usr/local
+        mkdir "$work/top"
+        cp -a "$work/root/usr/local/." "$work/top/"
+        cp -a LICENSE README.md "$work/top/"
+        find "$work/top" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+        archive "$work/top" "weft-$version-$arch" "$dist/weft-$version-$arch.tar.$end"
+        debug_archive
+        ;;
+    deb)
+        command -v dpkg-deb >/dev/null || { echo "weft: dpkg-deb is missing (package dpkg)" >&2; exit 1; }
+        case $arch in
+            x86_64) debian=amd64 ;;
+            aarch64) debian=arm64 ;;
+            *) debian=$arch ;;
+        esac
+        stage /usr
+        mkdir -p "$work/root/DEBIAN" "$work/root/usr/share/doc/weft"
+        cp LICENSE "$work/root/usr/share/doc/weft/copyright"
+        cp CHANGELOG.md "$work/root/usr/share/doc/weft/changelog"
+        # /sbin is a link to usr/sbin in Debian.
+        mkdir -p "$work/root/usr/sbin" && mv "$work/root/sbin/mount.weft" "$work/root/usr/sbin/" && rmdir "$work/root/sbin"
+        cat >"$work/root/DEBIAN/control" <<CONTROL
+Package: weft
+Version: $version
+Architecture: $debian
+Maintainer: The Weft developers
+Installed-Size: $(du -sk "$work/root" | cut -f1)
+Depends: libc6
+Recommends: fuse3
+Suggests: libibverbs1, librdmacm1, ibverbs-providers
+Section: admin
+Priority: optional
+Description: parallel file system in user space
+ Weft stripes files over I/O servers. Clients move data directly between their own
+ memory and those servers, over RDMA, TCP or shared memory. It needs no kernel module,
+ no external database and no root.
+CONTROL
+        cat >"$work/root/DEBIAN/postinst" <<'POSTINST'
+#!/bin/sh
+set -e
+# Makes the user and the directories. No service is started: weft help cluster says how.
+if [ "$1" = configure ] && [ -z "$DPKG_ROOT" ]; then
+    systemd-sysusers weft.conf 2>/dev/null || true
+    systemd-tmpfiles --create weft.conf 2>/dev/null || true
+    ldconfig
+fi
+POSTINST
+        cat >"$work/root/DEBIAN/postrm" <<'POSTRM'
+#!/bin/sh
+set -e
+if [ -z "$DPKG_ROOT" ]; then
+    ldconfig
+fi
+POSTRM
+        chmod 755 "$work/root/DEBIAN/postinst" "$work/root/DEBIAN/postrm"
+        find "$work/root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+        dpkg-deb --root-owner-group "-Z$pack" "-z$level" --build "$work/root" "$dist/weft_${version}_$debian.deb" >/dev/null
+        echo "$dist/weft_${version}_$debian.deb"
+        debug_archive
+        ;;
+    *)
+        echo "usage: scripts/package.sh tarball|deb" >&2
+        exit 2
+        ;;
+esac
