@@ -30,7 +30,7 @@ pub use served::{
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -254,6 +254,18 @@ impl Cluster {
     #[track_caller]
     pub fn mount_with(&self, url: &str, arguments: &[&str]) -> Mount {
         mount_in(self.dir.path(), |arguments| self.command(arguments), url, arguments)
+    }
+
+    /// A mount whose process was killed, to be detached by who asks for it.
+    #[track_caller]
+    pub fn dead_mount(&self) -> PathBuf {
+        let dir = self.scratch("dead");
+        let mut command = self.command(&["mount", "--foreground", self.url()]);
+        let mut mount = command.arg(&dir).stderr(Stdio::null()).spawn().expect("weft can be run");
+        wait_until("it is mounted", END_TIMEOUT, || is_mounted(&dir));
+        mount.kill().expect("it runs");
+        mount.wait().expect("it ends");
+        dir
     }
 
     /// A client of this process.

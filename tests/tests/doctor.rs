@@ -5,12 +5,11 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use serde_json::Value;
 use weft_test_needs::Need;
-use weft_tests::{Cluster, Served, free_ports, wait_until, weft_bin};
+use weft_tests::{Cluster, Served, free_ports, weft_bin};
 
 /// Level and name of what is not ok, and the text of all of it.
 fn findings(said: &[u8]) -> (Vec<(String, String)>, String) {
@@ -263,13 +262,8 @@ fn faults_of_a_host_are_named() {
 #[test]
 fn a_dead_mount_is_named() {
     let cluster = Cluster::start(1);
-    let dir = cluster.scratch("dead");
+    let dir = cluster.dead_mount();
     let shown = dir.display().to_string();
-    let mut mount = cluster.command(&["mount", "--foreground", cluster.url(), &shown]);
-    let mut mount = mount.stderr(Stdio::null()).spawn().expect("weft can be run");
-    wait_until("it is mounted", Duration::from_secs(20), || weft_tests::is_mounted(&dir));
-    mount.kill().expect("it runs");
-    mount.wait().expect("it ends");
     let text = names(doctor(&cluster, &[]), "problem", "dead-mount");
     assert!(text.contains(&shown), "{text}");
     cluster.weft(&["umount", &shown]);

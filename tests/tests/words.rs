@@ -1,9 +1,8 @@
 //! What users are told: nothing twice, no internal names, what to do about a dead mount; and the commands with which they look.
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use weft_tests::{Cluster, Served, expect_success, wait_until};
+use weft_tests::{Cluster, Served, expect_success};
 use weft_wire::Op;
 
 /// What a message must not have.
@@ -96,13 +95,8 @@ fn a_lost_server_is_told_once() {
 #[test]
 fn a_dead_mount_is_told_as_such() {
     let cluster = Cluster::start(1);
-    let dir = cluster.scratch("dead");
+    let dir = cluster.dead_mount();
     let shown = dir.display().to_string();
-    let mut mount = cluster.command(&["mount", "--foreground", cluster.url(), &shown]);
-    let mut mount = mount.stderr(Stdio::null()).spawn().expect("weft can be run");
-    wait_until("it is mounted", Duration::from_secs(20), || weft_tests::is_mounted(&dir));
-    mount.kill().expect("it runs");
-    mount.wait().expect("it ends");
     let (below, there) = (dir.join("f").display().to_string(), format!("{}x", cluster.url()));
     let mount = ["mount", cluster.url(), &shown];
     for arguments in [&["cp", &below, cluster.url()][..], &["sync", &below, &there], &mount] {
