@@ -7,7 +7,7 @@
 //! ```
 
 use crate::histogram::Histogram;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// What kind of metric it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,10 @@ impl Page {
 
     /// The same of a whole number.
     pub fn count(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Page {
-        self.value(labels, value as f64)
+        let name = std::mem::take(&mut self.name);
+        self.line(&name, labels, value);
+        self.name = name;
+        self
     }
 
     /// The lines of a histogram.
@@ -76,15 +79,15 @@ impl Page {
         for (bound, times) in histogram.cumulative() {
             let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
             let labels: Vec<_> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
-            self.line(&bucket, &labels, times as f64);
+            self.line(&bucket, &labels, times);
             all = times;
         }
         self.line(&sum, labels, histogram.sum_s());
-        self.line(&count, labels, all as f64);
+        self.line(&count, labels, all);
         self
     }
 
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let mut all = self.common.clone();
         put_labels(&mut all, labels);
         let _ = match all.is_empty() {
