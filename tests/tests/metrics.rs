@@ -146,6 +146,18 @@ fn a_port_that_is_taken_is_told_and_hostile_peers_hold_nobody() {
 }
 
 #[test]
+fn metrics_of_servers_that_run_are_refused() {
+    let cluster = Cluster::start_with(1, &[]);
+    let dir = cluster.storage().display().to_string();
+    cluster.weft(&["down", "--dir", &dir, "--only", "io0"]);
+    let port = free_ports(4).to_string();
+    let output = cluster.command(&["up", "--dir", &dir, "--detach", "--metrics", &port]).output();
+    let output = output.expect("weft can be run");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("--metrics changes the whole cluster"), "{said}");
+}
+
+#[test]
 fn a_server_can_be_asked_for_metrics_on_its_command_line() {
     let port = free_ports(4);
     let cluster = Cluster::start(1);

@@ -94,8 +94,8 @@ impl LedgerChange {
     fn add(&mut self, owner: Owner, bytes: i64, files: i64) {
         match self.owners.iter_mut().find(|(known, ..)| *known == owner) {
             Some((_, has_bytes, has_files)) => {
-                *has_bytes += bytes;
-                *has_files += files;
+                *has_bytes = has_bytes.wrapping_add(bytes);
+                *has_files = has_files.wrapping_add(files);
             }
             None => self.owners.push((owner, bytes, files)),
         }

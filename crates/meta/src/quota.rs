@@ -100,11 +100,10 @@ pub struct Used {
 }
 
 impl Used {
+    /// Sums wrap around: what is added is exactly what a later removal takes away, also where the sizes of sparse files come to
+    /// more than 2^64.
     pub(crate) fn plus(self, bytes: i64, files: i64) -> Used {
-        Used {
-            bytes: self.bytes.saturating_add_signed(bytes),
-            files: self.files.saturating_add_signed(files),
-        }
+        Used { bytes: self.bytes.wrapping_add_signed(bytes), files: self.files.wrapping_add_signed(files) }
     }
 }
 

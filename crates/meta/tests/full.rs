@@ -214,15 +214,15 @@ fn a_store_that_has_filled_its_disk_can_be_emptied() {
         let value = |number: u64| {
             (0..100u64).map(|at| (number.wrapping_mul(0x9e37_79b9) >> (at % 24)) as u8 ^ at as u8).collect()
         };
-        // While tables are compacted, growth may be refused for a moment.
         let mut fill = |engine: &mut FjallEngine, number: &mut u64| {
             while engine.has_room(Room::Growth) && commit(engine, &mut model, *number, Some(value(*number))) {
                 *number += 1;
             }
         };
-        wait_until("a thousand records find room", || {
+        // While tables are compacted, growth may be refused for a moment.
+        wait_until("more than 20,000 records find room", || {
             fill(&mut engine, &mut number);
-            number >= round * 1_000_000 + 1000
+            number > round * 1_000_000 + 20_000
         });
         counts.push(number - round * 1_000_000);
         assert_eq!(contents(&engine), model);
@@ -233,5 +233,4 @@ fn a_store_that_has_filled_its_disk_can_be_emptied() {
         assert!(model.is_empty() && contents(&engine).is_empty());
     }
     println!("{counts:?} records filled the disk");
-    assert!(counts.iter().all(|count| *count > 20_000), "{counts:?}");
 }

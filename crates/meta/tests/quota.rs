@@ -108,6 +108,25 @@ fn nothing_is_counted_until_a_limit_is_set_and_then_all_that_is_there() {
     assert_eq!(write_small(&mut ns, ino, 200), "ok", "no more than before");
 }
 
+/// Their sizes come to more than 2^64.
+#[test]
+fn usage_comes_back_exactly_after_huge_sparse_files() {
+    let mut ns = mem();
+    limit(&mut ns, Subject::User(8), files(100));
+    let before = (used(&ns, Subject::User(7)), used(&ns, Subject::Group(7)));
+    let paths: Vec<_> = (0..5).map(|number| format!("sparse{number}")).collect();
+    for path in &paths {
+        let ino = make(&mut ns, 7, path, false).unwrap();
+        close(&mut ns, ino, i64::MAX as u64 - 5);
+    }
+    same_as_counted(&mut ns);
+    for path in &paths {
+        run(&mut ns, |op| op.unlink(&user(7), now(1), at(path))).unwrap();
+    }
+    assert_eq!((used(&ns, Subject::User(7)), used(&ns, Subject::Group(7))), before);
+    same_as_counted(&mut ns);
+}
+
 #[test]
 fn a_limit_of_files_holds_for_every_kind_and_falls_when_one_is_removed() {
     let mut ns = mem();

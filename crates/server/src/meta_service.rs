@@ -201,7 +201,7 @@ impl<E: Engine + 'static> Service for MetaService<E> {
                 identity.must_administer("set quotas")?;
                 meta.set_quota(call, session.decode(op, body)?).await
             }
-            ListQuotas => meta.list_quotas(identity.administers(), session.decode(op, body)?),
+            ListQuotas => meta.list_quotas(identity.administers(), session.decode(op, body)?).await,
             MarkTree => {
                 identity.must_administer("set quotas")?;
                 meta.mark_tree(call, session.decode(op, body)?).await

@@ -69,6 +69,7 @@ pub(super) fn refuse_changes(config: &ClusterConfig, options: &StartOptions) -> 
         (options.bind.is_some(), "--bind"),
         (options.sync == Some(SyncMode::Sync), "--sync"),
         (options.sync == Some(SyncMode::Nosync), "--nosync"),
+        (options.metrics.is_some(), "--metrics"),
     ];
     match given.iter().find(|(given, _)| *given) {
         Some((_, option)) => bail!(

@@ -141,7 +141,13 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// A page of usage and limits; of himself for who does not administer.
-    pub fn list_quotas(&self, administers: bool, request: ListQuotasRequest) -> Result<Answer, Refusal> {
+    ///
+    /// The paths of trees are looked up one in a turn, as each may take many reads.
+    pub async fn list_quotas(
+        &self,
+        administers: bool,
+        request: ListQuotasRequest,
+    ) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         let from = subject(request.kind, request.id)?;
         let rows_max = request.rows_max.clamp(1, QUOTA_ROWS_MAX) as usize;
@@ -151,18 +157,24 @@ impl<E: Engine + 'static> MetaPart<E> {
             Subject::Group(gid) => caller.in_group(*gid),
             Subject::Tree(_) => true,
         };
-        let mut namespace = self.namespace.borrow_mut();
-        let rows = namespace.quotas(from, request.inclusive, rows_max + 1, is_shown);
+        let (state, mut rows) = {
+            let namespace = self.namespace.borrow();
+            let rows = namespace.quotas(from, request.inclusive, rows_max + 1, is_shown);
+            (namespace.quota_state(), rows)
+        };
         let is_last = rows.len() <= rows_max;
-        let state = namespace.quota_state();
-        let mut op = namespace.begin();
-        let rows = rows.into_iter().take(rows_max).map(|row| {
+        rows.truncate(rows_max);
+        let mut shown = Vec::with_capacity(rows.len());
+        for row in rows {
             let (kind, id) = row.subject.numbers();
             let path = match row.subject {
-                Subject::Tree(ino) => op.path_of(ino)?,
+                Subject::Tree(ino) => {
+                    weft_reactor::yield_now().await;
+                    self.namespace.borrow_mut().begin().path_of(ino)?
+                }
                 _ => None,
             };
-            Ok(QuotaRow {
+            shown.push(QuotaRow {
                 kind,
                 id,
                 path,
@@ -173,15 +185,14 @@ impl<E: Engine + 'static> MetaPart<E> {
                 is_own: row.is_own,
                 bytes_over_s: row.over.bytes_s,
                 files_over_s: row.over.files_s,
-            })
-        });
-        let rows = rows.collect::<Result<Vec<_>, MetaError>>()?;
+            });
+        }
         let (counted, to_count) = match state {
             QuotaState::Counting { counted, inodes } => (counted, inodes.max(1)),
             QuotaState::Off | QuotaState::On => (0, 0),
         };
         let is_on = state != QuotaState::Off;
-        Ok(Answer::of(&ListQuotasReply { is_on, counted, to_count, rows, is_last }))
+        Ok(Answer::of(&ListQuotasReply { is_on, counted, to_count, rows: shown, is_last }))
     }
 
     /// Counts usage where that is to be done, and looks at the clock for soft limits, as long as the server runs.
@@ -191,11 +202,15 @@ impl<E: Engine + 'static> MetaPart<E> {
             loop {
                 let Some(part) = weak.upgrade() else { return };
                 let looked = part.look_at_quotas().await;
+                let is_off = part.namespace.borrow().quota_state() == QuotaState::Off;
                 drop(part);
                 if let Err(error) = looked {
                     log::warning!("meta", "cannot count usage for quotas: {error}");
                 }
-                let _ = weft_reactor::timeout(TICK, changed.notified()).await;
+                match is_off {
+                    true => changed.notified().await,
+                    false => drop(weft_reactor::timeout(TICK, changed.notified()).await),
+                }
             }
         });
     }
