@@ -13,6 +13,7 @@ package_of() {
         mkfs.xfs) echo xfsprogs ;;
         mpich) echo mpich libmpich-dev ;;
         openmpi) echo openmpi-bin libopenmpi-dev ;;
+        ssh) echo openssh-client dropbear-bin ;; # a server that is started by hand only
         venv) echo python3-venv ;;
         prometheus) echo python3-prometheus-client ;;
         h5py) echo python3-h5py-mpi python3-mpi4py ;;
@@ -27,6 +28,7 @@ package_of() {
 is_here() {
     case $1 in
         fuse) command -v fusermount3 ;;
+        ssh) command -v ssh && command -v dropbear ;;
         sqlite) command -v sqlite3 ;;
         mpich) command -v mpicc.mpich ;;
         openmpi) command -v mpicc.openmpi ;;

@@ -16,17 +16,21 @@ pub mod guest;
 mod load;
 mod locker;
 pub mod mpi;
+mod network;
 pub mod pattern;
 pub mod raw;
 mod served;
+mod ssh_hosts;
 pub mod suite;
 
 pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
+pub use network::Network;
 pub use served::{
     Served, ServedOptions, end_with_parent, freeze, host, resident_bytes, signal, with_small_disk,
 };
+pub use ssh_hosts::SshHosts;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -11,87 +11,16 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use weft_test_needs::Need;
 use weft_tests::{
-    Load, Served, ServedOptions, end_with_parent, expect_success, sh_in, wait_until, weft_bin, weft_load,
+    Load, Network, Served, ServedOptions, expect_success, sh_in, wait_until, weft_bin, weft_load,
 };
 
 const HOSTS: [&str; 4] = ["meta0", "io0", "io1", "client"];
 /// A client that waits 4 s for an answer and tries again for 4 s has given up after this time.
 const GIVE_UP_MAX: Duration = Duration::from_secs(25);
-
-/// The namespaces; gone when dropped.
-struct Network {
-    prefix: String,
-    subnet: u32,
-}
-
-fn run(words: &[&str]) {
-    let output = Command::new(words[0])
-        .args(&words[1..])
-        .output()
-        .unwrap_or_else(|error| panic!("{words:?}: {error}"));
-    expect_success(&words.join(" "), &output);
-}
-
-impl Network {
-    fn new() -> Network {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("weft{}x{number}", std::process::id());
-        let network = Network { prefix, subnet: (std::process::id() * 7 + number) % 250 };
-        let bridge = network.namespace("bridge");
-        run(&["ip", "netns", "add", &bridge]);
-        run(&["ip", "-n", &bridge, "link", "add", "br0", "type", "bridge"]);
-        run(&["ip", "-n", &bridge, "link", "set", "br0", "up"]);
-        for host in HOSTS {
-            let (namespace, address) = (network.namespace(host), format!("{}/24", network.address(host)));
-            run(&["ip", "netns", "add", &namespace]);
-            run(&[
-                "ip", "-n", &bridge, "link", "add", host, "type", "veth", "peer", "name", "eth0", "netns",
-                &namespace,
-            ]);
-            run(&["ip", "-n", &bridge, "link", "set", host, "master", "br0", "up"]);
-            run(&["ip", "-n", &namespace, "addr", "add", &address, "dev", "eth0"]);
-            run(&["ip", "-n", &namespace, "link", "set", "eth0", "up"]);
-            run(&["ip", "-n", &namespace, "link", "set", "lo", "up"]);
-        }
-        network
-    }
-
-    fn namespace(&self, host: &str) -> String {
-        format!("{}-{host}", self.prefix)
-    }
-
-    fn address(&self, host: &str) -> String {
-        let index = HOSTS.iter().position(|name| *name == host).expect("one of the hosts");
-        format!("10.77.{}.{}", self.subnet, index + 1)
-    }
-
-    /// Cuts a host's cable, or mends it.
-    fn link(&self, host: &str, state: &str) {
-        run(&["ip", "-n", &self.namespace("bridge"), "link", "set", host, state]);
-    }
-
-    fn inside(&self, host: &str, program: &Path) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace(host)]).arg(program);
-        end_with_parent(&mut command);
-        command
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for host in HOSTS.iter().chain(&["bridge"]) {
-            let _ = Command::new("ip").args(["netns", "del", &self.namespace(host)]).output();
-        }
-    }
-}
 
 /// A cluster over a network. (Fields are dropped in this order: processes end before their namespaces.)
 struct Spread {
@@ -105,7 +34,7 @@ impl Spread {
         if !Need::NetworkNamespaces.is_met() {
             return None;
         }
-        let network = Network::new();
+        let network = Network::new(&HOSTS);
         let hosts = HOSTS[..3].iter().map(|host| (host.to_string(), network.address(host))).collect();
         let mut cluster = Served::init(ServedOptions { io_servers: 2, hosts, ..ServedOptions::default() });
         let mut through = BTreeMap::new();

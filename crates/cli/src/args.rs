@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     disable_help_subcommand = true,
     max_term_width = 90,
     after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, nfs, keys, semantics, \
-                  cluster, cluster-file, recovery, backup, quota, logs, scripts, and every command."
+                  cluster, hosts, cluster-file, recovery, backup, quota, logs, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -46,10 +46,13 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Start a whole cluster on this machine.
+    /// Start a whole cluster, on this machine or on several hosts.
     Up => up::Args,
     /// Stop a cluster, or some of its servers.
     Down => down::Args,
+    /// Start and stop a file system for one job, on its hosts.
+    #[command(subcommand)]
+    Job => job::Command,
     /// Write the cluster file and the keys of a cluster on several machines.
     Init => init::Args,
     /// Issue, list, revoke and rotate keys.
@@ -165,6 +168,9 @@ mod tests {
             "weft tree",
             "weft status weft:/ -v",
             "weft up --dir D --only io1 --only io2 --detach",
+            "weft up --dir D --hosts node[01-16],a=10.0.0.1 --io 32 --mount /mnt/weft --ssh rsh --json",
+            "weft job start --dir D --hosts a,b --io 4 --port 7500 --mount /m --stage-in a /a --stage-in b /b --json",
+            "weft job stop --dir D --stage-out /a b --keep --json",
             "weft down --dir D --json",
             "weft down --dir D --only io1",
             "weft status --dir D --json",
@@ -265,6 +271,10 @@ mod tests {
             "weft run bash",
             "weft up --dir D --sync --nosync",
             "weft up --dir D --only io1 --io 3",
+            "weft up --dir D --hosts a[1-",
+            "weft up --dir D --hosts a --bind b",
+            "weft job start --hosts a --stage-in b",
+            "weft job",
             "weft status --dir D --clients",
             "weft key issue",
             "weft key issue --uid 0",

@@ -8,6 +8,7 @@
 //!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
 //!   gateway_state  what a running NFS gateway tells
+//!   hosts/      clusters on several hosts, started over ssh
 //!   help/       the manual pages of `weft help SUBJECT`
 //!   exit        how a command ends when it fails
 //! ```
@@ -27,6 +28,7 @@ mod doctor;
 mod exit;
 mod gateway_state;
 mod help;
+mod hosts;
 mod load;
 mod mount_words;
 mod new_files;

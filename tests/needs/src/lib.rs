@@ -30,6 +30,8 @@ pub enum Need {
     NetworkNamespaces,
     /// A mount namespace of one's own, as root or in a user namespace.
     MountNamespaces,
+    /// An SSH server that needs no set-up, and OpenSSH's client.
+    Ssh,
     /// Loop devices, used by root.
     LoopDevices,
     /// The program `rpcinfo`.
@@ -73,6 +75,7 @@ impl Need {
                 let flags = if is_root() { "-m" } else { "-rm" };
                 succeeds("unshare", &[flags, "true"])
             }
+            Need::Ssh => succeeds("sh", &["-c", "command -v dropbear dropbearkey ssh ssh-keygen nsenter"]),
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
             Need::Rpcinfo => Path::new("/usr/sbin/rpcinfo").exists(),
             Need::SystemdAnalyze => succeeds("systemd-analyze", &["--version"]),
@@ -109,6 +112,7 @@ impl fmt::Display for Need {
             Need::Root => "root",
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
+            Need::Ssh => "dropbear, ssh and nsenter (packages dropbear-bin, openssh-client, util-linux)",
             Need::LoopDevices => "root and /dev/loop-control",
             Need::Rpcinfo => "rpcinfo (package rpcbind)",
             Need::SystemdAnalyze => "systemd-analyze (package systemd)",

@@ -9,13 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use weft_client::{Url, installed_key_path};
+use weft_server::config::Member;
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig, Generate};
 use weft_wire::keys::IssuedKey;
 
 /// Name of the cluster file in a cluster's directory.
 pub const CLUSTER_FILE: &str = "weft.toml";
 /// Exists until the storages of a new cluster are complete.
-const NEW_FILE: &str = ".new";
+pub const NEW_FILE: &str = ".new";
 /// Default port of the metadata server.
 pub const PORT_DEFAULT: u16 = 7400;
 /// sun_path of a Unix socket has 108 bytes, including a final zero.
@@ -90,19 +91,32 @@ pub(super) fn check_count(config: &ClusterConfig, options: &StartOptions) -> Res
     }
 }
 
-/// Creates the storages of a new cluster, and continues an interrupted start. A cluster that was complete
-/// once never gets a new storage unasked: a missing one may be on a disk that is not mounted.
-pub(super) fn make_new_storages(dir: &Path, config: &ClusterConfig) -> Result<()> {
+/// Creates the storages of a new cluster that are to be on this machine, or those of the servers in `only`, and
+/// continues an interrupted start. A cluster that was complete once never gets a new storage unasked: a missing
+/// one may be on a disk that is not mounted.
+pub(super) fn make_new_storages(dir: &Path, config: &ClusterConfig, only: &[String]) -> Result<()> {
     let new = dir.join(NEW_FILE);
     if !new.exists() {
         return Ok(());
     }
-    for server in &config.servers {
-        if !weft_server::has_storage(config, &server.name)? {
-            weft_server::format_storage(config, &server.name)?;
+    let here = config.members().filter_map(|member| match member {
+        Member::Server(server) if !ports::is_elsewhere(member) => Some(server),
+        _ => None,
+    });
+    let mut is_complete = true;
+    for server in here {
+        if weft_server::has_storage(config, &server.name)? {
+            continue;
+        }
+        match only.is_empty() || only.contains(&server.name) {
+            true => weft_server::format_storage(config, &server.name)?,
+            false => is_complete = false,
         }
     }
-    std::fs::remove_file(&new).with_context(|| format!("cannot remove {}", new.display()))
+    if is_complete {
+        std::fs::remove_file(&new).with_context(|| format!("cannot remove {}", new.display()))?;
+    }
+    Ok(())
 }
 
 /// Replaces a `client.key` of an earlier release, which names nobody, or of a cluster key that was replaced,

@@ -43,7 +43,7 @@ mod survey;
 
 pub use background::{Background, Side, fork, log_to};
 pub use cluster::{LocalCluster, News, STOP_TIMEOUT, end_with_parent};
-pub use directory::{CLUSTER_FILE, PORT_DEFAULT, free_bytes, install_client_key, url_of};
+pub use directory::{CLUSTER_FILE, NEW_FILE, PORT_DEFAULT, free_bytes, install_client_key, url_of};
 pub use hand_over::hand_over;
 pub use locking::lock_to_edit;
 pub use options::{Lifetime, StartOptions};

@@ -41,7 +41,7 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
     load_or_make_config(&dir, options)?;
     add_gateway(&dir.join(CLUSTER_FILE), options)?;
     let config = ClusterConfig::load(&dir.join(CLUSTER_FILE))?;
-    make_new_storages(&dir, &config)?;
+    make_new_storages(&dir, &config, &[])?;
     let state = RunState::new(url_of(&config))?;
     let mut cluster = LocalCluster::new(&dir, config, state, options)?;
     let names = cluster.config.members().map(|member| member.name().to_owned()).collect();
@@ -75,6 +75,7 @@ fn resume(
         return Err(survey.already(dir, &options.only));
     }
     refuse_changes(&survey.config, options)?;
+    make_new_storages(dir, &survey.config, &options.only)?;
     let state = match state {
         Some(state) => state,
         None => RunState::new(url_of(&survey.config))?,

@@ -1,5 +1,6 @@
 //! `weft down`
 
+use crate::hosts;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -14,6 +15,9 @@ use weft_cli_common::{Reported, output};
 /// Servers get SIGTERM, and after 5 seconds SIGKILL. Only processes that are those servers are signalled,
 /// even if a process number has been reused. If nothing runs, nothing is done. systemd or another supervisor
 /// may restart a server.
+///
+/// A cluster that `weft up --hosts` started is unmounted and stopped on all its hosts. If its mount is in use on one
+/// of them, nothing is stopped.
 ///
 /// The exit code is 1, and the reason is printed, if a server is still running.
 #[derive(Debug, clap::Args)]
@@ -31,6 +35,9 @@ pub struct Args {
 
 /// Stops a cluster, or servers of it.
 pub fn run(args: Args) -> Result<()> {
+    if let Some(record) = hosts::Record::load(&args.dir)? {
+        return report_hosts(&hosts::down(&record, &args.only, hosts::Removal::Nothing), args.json);
+    }
     let down = launch::stop(&args.dir, &args.only)?;
     match args.json {
         true => output::print_json(&as_json(&down))?,
@@ -39,6 +46,31 @@ pub fn run(args: Args) -> Result<()> {
     let failures = down.failures();
     failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
     if failures.is_empty() { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// Prints how it went on several hosts.
+///
+/// # Errors
+/// It failed on some.
+pub fn report_hosts(down: &hosts::Down, as_json: bool) -> Result<()> {
+    match as_json {
+        true => output::print_json(down)?,
+        false => output::print_line(format_args!(
+            "stopped {} servers on {} hosts",
+            down.stopped,
+            down.hosts.len()
+        ))?,
+    }
+    failures(down)
+}
+
+/// Prints what failed.
+///
+/// # Errors
+/// Something did.
+pub fn failures(down: &hosts::Down) -> Result<()> {
+    down.failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
+    if down.failures.is_empty() { Ok(()) } else { Err(Reported.into()) }
 }
 
 fn count(down: &Down, ending: &Ending) -> usize {

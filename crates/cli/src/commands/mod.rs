@@ -14,6 +14,7 @@ pub mod explain;
 pub mod fsck;
 pub mod help;
 pub mod init;
+pub mod job;
 pub mod key;
 pub mod ls;
 pub mod man;

@@ -1,25 +1,34 @@
-//! `weft status --dir`: the processes of a cluster on this machine.
+//! `weft status --dir`: the processes of a cluster on this machine, or on several hosts.
 
+use crate::hosts;
 use crate::time_text::duration;
-use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use weft_cli_common::launch::{CLUSTER_FILE, ProcessId, RunState, RunningServer, find, is_elsewhere};
 use weft_cli_common::{Reported, output};
 use weft_server::ClusterConfig;
 
 /// A server of the cluster file.
+#[derive(Serialize, Deserialize)]
 struct Row {
     name: String,
-    role: &'static str,
+    role: String,
     address: String,
-    process: Option<ProcessId>,
+    running: bool,
+    pid: Option<u32>,
+    /// When the process started, in seconds since 1970.
+    started_s: Option<u64>,
+    restarts: u32,
     /// Whether the supervisor restarts it when it dies.
     supervised: bool,
-    restarts: u32,
     /// "runs", or why it does not.
     state: String,
+    /// Its host, of a cluster on several.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    host: Option<String>,
 }
 
 /// State of a server whose processes cannot be seen from here.
@@ -49,14 +58,18 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
                 Err(error) => format!("unknown: {error}"),
             };
             let found = found.ok().flatten();
+            let process = found.as_ref().map(|found| found.process);
             Row {
                 name: server.name().to_owned(),
-                role: server.role_name(),
+                role: server.role_name().to_owned(),
                 address: server.addresses()[0].clone(),
-                supervised: supervisor.is_some() && found.as_ref().is_some_and(|found| found.is_recorded),
-                process: found.map(|found| found.process),
+                running: process.is_some(),
+                pid: process.map(|process| process.pid),
+                started_s: process.as_ref().and_then(started_s),
                 restarts: noted.map_or(0, |noted| noted.restarts),
+                supervised: supervisor.is_some() && found.is_some_and(|found| found.is_recorded),
                 state,
+                host: None,
             }
         })
         .collect();
@@ -64,15 +77,37 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
         true => output::print_json(&json!({
             "dir": dir,
             "supervisor": supervisor.map(|id| json!({ "pid": id.pid, "started_s": started_s(&id) })),
-            "servers": rows.iter().map(row_json).collect::<Vec<_>>(),
+            "servers": rows,
         }))?,
-        false => print(&rows, supervisor)?,
+        false => {
+            print(&rows)?;
+            print_supervisor(supervisor)?;
+        }
     }
-    if rows.iter().all(|row| row.process.is_some() || row.state == ELSEWHERE) {
-        Ok(())
-    } else {
-        Err(Reported.into())
+    all_run(&rows)
+}
+
+fn all_run(rows: &[Row]) -> Result<()> {
+    match rows.iter().all(|row| row.running || row.state == ELSEWHERE) {
+        true => Ok(()),
+        false => Err(Reported.into()),
     }
+}
+
+/// Shows the processes on all hosts of a cluster, each as its host tells.
+pub fn run_on_hosts(record: &hosts::Record, as_json: bool) -> Result<()> {
+    let mut rows = Vec::new();
+    for (host, status) in hosts::statuses(record)? {
+        let all: Vec<Row> = serde_json::from_value(status["servers"].clone())
+            .with_context(|| format!("{}: its answer is not understood", host.name))?;
+        let own = all.into_iter().filter(|row| host.servers.contains(&row.name));
+        rows.extend(own.map(|row| Row { host: Some(host.name.clone()), ..row }));
+    }
+    match as_json {
+        true => output::print_json(&json!({ "dir": record.dir, "servers": rows }))?,
+        false => print(&rows)?,
+    }
+    all_run(&rows)
 }
 
 /// Why a server does not run, as far as is known.
@@ -87,27 +122,33 @@ fn why_not(noted: Option<&RunningServer>, is_supervised: bool) -> String {
     }
 }
 
-fn print(rows: &[Row], supervisor: Option<ProcessId>) -> Result<()> {
+fn print(rows: &[Row]) -> Result<()> {
     let headings = ["server", "role", "address", "process", "up", "restarts", "supervised", "state"];
-    let mut table = output::table(&headings, &[3, 4, 5]);
+    let has_hosts = rows.iter().any(|row| row.host.is_some());
+    let headings: Vec<_> = has_hosts.then_some("host").into_iter().chain(headings).collect();
+    let mut table = output::table(&headings, &[3, 4, 5].map(|column| column + usize::from(has_hosts)));
     for row in rows {
-        table.add_row([
+        let columns = [
             row.name.clone(),
-            row.role.to_string(),
+            row.role.clone(),
             row.address.clone(),
-            row.process.map_or(String::new(), |process| process.pid.to_string()),
-            row.process.and_then(|process| age_text(&process)).unwrap_or_default(),
+            row.pid.map_or(String::new(), |pid| pid.to_string()),
+            row.started_s.map_or(String::new(), age_text),
             row.restarts.to_string(),
             if row.supervised { "yes".into() } else { "no".into() },
             row.state.clone(),
-        ]);
+        ];
+        table.add_row(row.host.clone().into_iter().chain(columns));
     }
-    output::print_table(&table)?;
+    output::print_table(&table)
+}
+
+fn print_supervisor(supervisor: Option<ProcessId>) -> Result<()> {
     output::print_line(match supervisor {
         Some(id) => format!(
             "process {} supervises, since {}",
             id.pid,
-            age_text(&id).unwrap_or_else(|| "an unknown time".into())
+            started_s(&id).map_or("an unknown time".into(), age_text)
         ),
         None => {
             "no supervisor: a server that dies is not restarted; weft up --detach starts a supervisor".into()
@@ -115,26 +156,12 @@ fn print(rows: &[Row], supervisor: Option<ProcessId>) -> Result<()> {
     })
 }
 
-fn age_text(process: &ProcessId) -> Option<String> {
-    let age = SystemTime::now().duration_since(process.started()?).unwrap_or_default();
-    Some(duration(age.as_millis() as u64))
+fn age_text(started_s: u64) -> String {
+    let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(started_s));
+    duration(age.unwrap_or_default().as_millis() as u64)
 }
 
 /// When a process started, in seconds since 1970.
 fn started_s(process: &ProcessId) -> Option<u64> {
     Some(process.started()?.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())
-}
-
-fn row_json(row: &Row) -> Value {
-    json!({
-        "name": row.name,
-        "role": row.role,
-        "address": row.address,
-        "running": row.process.is_some(),
-        "pid": row.process.map(|process| process.pid),
-        "started_s": row.process.as_ref().and_then(started_s),
-        "restarts": row.restarts,
-        "supervised": row.supervised,
-        "state": row.state,
-    })
 }

@@ -1,6 +1,8 @@
 //! `weft server`
 
+use crate::hosts::Record;
 use anyhow::{Context, Result, bail};
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weft_cli_common::launch::{self, CLUSTER_FILE};
@@ -61,6 +63,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The lock of the directory, if it is given: it must be of a cluster on this host.
+    fn lock(&self) -> Result<Option<File>> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        if let Some(record) = Record::load(dir)? {
+            bail!(
+                "the cluster in {dir} is on {} hosts; give --config {dir}/{CLUSTER_FILE}, and follow `weft help hosts`",
+                record.hosts.len(),
+                dir = dir.display()
+            );
+        }
+        launch::lock_to_edit(dir).map(Some)
+    }
+
     fn load(&self) -> Result<(ClusterConfig, weft_wire::security::ClusterKeys)> {
         let path = match (&self.config, &self.dir) {
             (Some(config), _) => config.clone(),
@@ -227,7 +242,7 @@ fn refuse_old_file(config: &ClusterConfig, map: &ClusterMapReply) -> Result<()> 
 }
 
 fn add(args: &AddArgs) -> Result<()> {
-    let held = args.cluster.dir.as_deref().map(launch::lock_to_edit).transpose()?;
+    let held = args.cluster.lock()?;
     let (config, keys) = args.cluster.load()?;
     let map = map_of(&config, &keys)?;
     if let Some(map) = &map {
@@ -319,7 +334,7 @@ fn new_server(args: &AddArgs, config: &ClusterConfig) -> Result<ServerConfig> {
 }
 
 fn move_server(args: &MoveArgs) -> Result<()> {
-    let held = args.cluster.dir.as_deref().map(launch::lock_to_edit).transpose()?;
+    let held = args.cluster.lock()?;
     let (config, keys) = args.cluster.load()?;
     let map = map_of(&config, &keys)?;
     if let Some(map) = &map {

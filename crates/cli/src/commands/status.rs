@@ -3,6 +3,7 @@
 use crate::adapters;
 use crate::exit::Failures;
 use crate::gateway_state::GATEWAY_PROGRAM;
+use crate::hosts;
 use crate::time_text::duration;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -25,8 +26,8 @@ use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusRepl
 /// and how they are connected.
 ///
 /// With --dir it shows the processes of a cluster on this machine: which servers run, as which process, since
-/// when, and how often each was restarted. This needs no server and no key. The exit code is 1 if one of this
-/// machine's servers does not run.
+/// when, and how often each was restarted. This needs no server and no key. Of a cluster that `weft up --hosts`
+/// started it shows those on all hosts. The exit code is 1 if one of the servers does not run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
@@ -80,6 +81,9 @@ struct Row {
 /// Shows the servers.
 pub fn run(args: Args) -> Result<()> {
     if let Some(dir) = &args.dir {
+        if let Some(record) = hosts::Record::load(dir)? {
+            return super::processes::run_on_hosts(&record, args.json);
+        }
         return super::processes::run(dir, args.json);
     }
     let url = args.url.as_deref().expect("the parser wants one of both");

@@ -1,6 +1,7 @@
 //! `weft up`
 
-use anyhow::Result;
+use crate::hosts;
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +24,12 @@ use weft_server::{CLIENT_KEY_FILE, SyncMode};
 ///
 /// If some servers already run, the others are started. In the foreground, Ctrl-C then stops only those that
 /// this command started.
+///
+/// With --hosts the cluster is on several hosts: the metadata server on the first one, an I/O server on each, or
+/// --io of them in turn. They are reached by ssh as the user who calls, without root. Each keeps its part in
+/// DIR/HOST; a directory of local disks is best. A host that does not have this version of weft gets a copy. Such a
+/// cluster runs in the background. `weft up --dir DIR` starts it again, `weft down --dir DIR` stops it: `weft help
+/// hosts`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directory of the cluster; created if missing.
@@ -53,6 +60,16 @@ pub struct Args {
     /// at the following ones. The cluster remembers this.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65000))]
     metrics: Option<u16>,
+    /// Start the cluster on these hosts: names separated by commas, ranges as in node[01-16], @FILE for a file that
+    /// names one on each line; NAME=ADDRESS where servers are to be reached at another address than that of ssh.
+    #[arg(long, value_name = "HOSTS", value_parser = hosts::parse, conflicts_with_all = ["bind", "nfs", "only"])]
+    hosts: Option<hosts::Hosts>,
+    /// On several hosts: mount the file system at this directory of each.
+    #[arg(long, value_name = "DIR", conflicts_with = "only")]
+    mount: Option<PathBuf>,
+    /// On several hosts: the command that runs another one on a host [default: ssh, without questions].
+    #[arg(long, value_name = "COMMAND", env = "WEFT_SSH", hide_env_values = true)]
+    ssh: Option<String>,
     /// Start only this server of a cluster; may be repeated.
     #[arg(long, value_name = "SERVER", conflicts_with_all = ["io", "port", "bind", "sync", "nosync", "nfs", "metrics"])]
     only: Vec<String>,
@@ -73,6 +90,12 @@ struct Started {
 
 /// Starts a cluster, or servers of it.
 pub fn run(args: Args) -> Result<()> {
+    if args.hosts.is_some() || hosts::Record::load(&args.dir)?.is_some() {
+        return on_hosts(args);
+    }
+    if args.mount.is_some() {
+        bail!("--mount is for clusters on several hosts, with --hosts; use weft mount for this one");
+    }
     let options = StartOptions {
         dir: args.dir.clone(),
         io_servers: args.io,
@@ -99,6 +122,30 @@ pub fn run(args: Args) -> Result<()> {
     match launch::fork()? {
         Side::Front(front) => report(&args, &front.wait(&args.dir)?),
         Side::Background(background) => in_background(options, background),
+    }
+}
+
+/// Starts a cluster on several hosts.
+fn on_hosts(args: Args) -> Result<()> {
+    if args.bind.is_some() || args.nfs.is_some() {
+        bail!(
+            "--bind and --nfs are for clusters on one host; `weft help hosts` says how to do the same on several"
+        );
+    }
+    let record = hosts::up(&hosts::Wanted {
+        dir: args.dir,
+        hosts: args.hosts,
+        io_servers: args.io,
+        port: args.port,
+        sync: if args.sync { SyncMode::Sync } else { SyncMode::Nosync },
+        metrics: args.metrics,
+        mount: args.mount,
+        ssh: hosts::ssh_words(args.ssh.as_deref()),
+        only: args.only,
+    })?;
+    match args.json {
+        true => output::print_json(&record),
+        false => output::print_line(&record.url),
     }
 }
 

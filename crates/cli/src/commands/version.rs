@@ -24,6 +24,18 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
+/// The program's own line.
+pub fn line() -> String {
+    format!(
+        "weft {} for {}-{}, protocol versions {} to {}",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH,
+        std::env::consts::OS,
+        VERSIONS.0,
+        VERSIONS.1
+    )
+}
+
 /// Shows versions.
 pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
@@ -38,12 +50,12 @@ pub fn run(args: Args) -> Result<()> {
             Err(_) => {}
         }
     }
-    let (version, target) =
-        (env!("CARGO_PKG_VERSION"), format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS));
     let answers = servers.iter().map(|(server, answer)| {
         (server.name.as_str(), answer.as_ref().ok().map(|status| status.version.as_str()))
     });
     if args.json {
+        let version = env!("CARGO_PKG_VERSION");
+        let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
         let servers: Vec<_> =
             answers.map(|(name, version)| json!({ "name": name, "version": version })).collect();
         let protocol = json!({ "oldest": VERSIONS.0, "newest": VERSIONS.1 });
@@ -52,10 +64,7 @@ pub fn run(args: Args) -> Result<()> {
         )?;
         return failures.result();
     }
-    output::print_line(format!(
-        "weft {version} for {target}, protocol versions {} to {}",
-        VERSIONS.0, VERSIONS.1
-    ))?;
+    output::print_line(line())?;
     for (name, version) in answers {
         output::print_line(format!("{name}: {}", version.unwrap_or("does not answer")))?;
     }

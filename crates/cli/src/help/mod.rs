@@ -29,6 +29,7 @@ pub const SUBJECTS: &[Subject] = subjects! {
     "keys": "who may connect, and as whom",
     "semantics": "what Weft guarantees",
     "cluster": "a cluster on several machines",
+    "hosts": "a cluster on several hosts by one command, and for a job",
     "cluster-file": "the keys of weft.toml",
     "recovery": "refused servers, lost and damaged data",
     "logs": "log levels, slow requests, trace ids",
