@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use weft_tests::SshHosts;
 
-const NAMES: [&str; 4] = ["login", "node1", "node2", "node3"];
+const NAMES: [&str; 5] = ["login", "node1", "node2", "node3", "node4"];
 
 fn said(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -45,7 +45,7 @@ fn one_command_starts_and_stops_a_cluster_on_several_hosts() {
             + "head -c 20M /dev/urandom > ~/data; weft cp ~/data weft:/; weft stripe get weft:/data"),
     );
     let sum = hosts.sh("login", "sha256sum < ~/data");
-    for host in &NAMES[1..] {
+    for host in &NAMES[1..4] {
         assert_eq!(hosts.sh(host, "sha256sum < /mnt/weft/data"), sum, "{host}");
     }
     hosts.sh("node3", "echo from node3 > /mnt/weft/note");
@@ -99,7 +99,7 @@ fn one_command_starts_and_stops_a_cluster_on_several_hosts() {
 
     // What changes the cluster is refused while there is one.
     for (line, word) in [
-        ("weft up --dir /srv/weft --hosts node1", "leave out --hosts"),
+        ("weft up --dir /srv/weft --hosts node1", "name these first"),
         ("weft up --dir /srv/weft --io 9", "--io is for a new cluster"),
         ("weft up --dir /srv/weft --nfs", "clusters on one host"),
         ("weft server add --dir /srv/weft", "give --config"),
@@ -109,6 +109,15 @@ fn one_command_starts_and_stops_a_cluster_on_several_hosts() {
         let output = hosts.output("login", line);
         assert!(!output.status.success() && said(&output).contains(word), "{line}: {}", said(&output));
     }
+    // It grows by a host that is named in addition, while it is in use.
+    hosts.sh("login", "weft up --dir /srv/weft --hosts node[1-4]");
+    hosts.sh(
+        "login",
+        &(login.clone()
+            + "weft cp ~/data weft:/wide && weft stripe get --json weft:/wide | grep -q '\"servers\": 5'"),
+    );
+    assert_eq!(hosts.sh("node4", "sha256sum < /mnt/weft/wide"), sum);
+    assert!(hosts.sh("login", "weft status --dir /srv/weft").contains("io4"));
     // A host whose disk is not there is not started anew.
     hosts.sh("login", "weft down --dir /srv/weft");
     hosts.sh("node2", "mv /srv/weft/node2 /srv/elsewhere");
@@ -121,8 +130,45 @@ fn one_command_starts_and_stops_a_cluster_on_several_hosts() {
     hosts.sh("node2", "mv /srv/elsewhere /srv/weft/node2");
     hosts.sh("login", "weft up --dir /srv/weft");
     assert_eq!(hosts.sh("node2", "sha256sum < /mnt/weft/data"), sum);
+    // A host that is not reached: the others are told of, and can be used.
+    let cut = "weft status --dir /srv/weft --json; weft down --dir /srv/weft --only io2 && weft up --dir /srv/weft --only io2";
+    hosts.sh("login", "sed -i 's/\"ssh\",/\"fails-at-node2\",/' /srv/weft/hosts.json");
+    hosts.sh("login", "mkdir ~/bin; printf '#!/bin/sh\ncase \" $* \" in *\" node2 \"*) echo no way >&2; exit 255;; esac; exec ssh \"$@\"\n' > ~/bin/fails-at-node2; chmod 755 ~/bin/*");
+    let status = hosts.sh("login", &format!("PATH=$PATH:~/bin; {cut}"));
+    assert!(status.contains("unknown: no way"), "{status}");
+    hosts.sh("login", "sed -i 's/\"fails-at-node2\",/\"ssh\",/' /srv/weft/hosts.json");
     hosts.sh("login", "weft job stop --dir /srv/weft");
     nothing_is_left(&hosts);
+}
+
+/// As Slurm runs them: by root on each node of the job.
+#[test]
+fn the_prolog_and_epilog_of_slurm_make_a_file_system_for_a_job() {
+    let Some(hosts) = SshHosts::start(&NAMES, &[]) else { return };
+    let scripts = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/slurm");
+    let run = |host: &str, script: &str, features: &str| {
+        let script = scripts.join(script);
+        let line = format!(
+            "export WEFT_JOB_DIR=/srv WEFT_JOB_MOUNT=/mnt SLURM_JOB_ID=9 SLURM_JOB_UID=1234 SLURM_NODELIST='node[2-4]' \
+             SLURMD_NODENAME={host} SLURM_JOB_CONSTRAINTS='{features}'; sh {}",
+            script.display()
+        );
+        hosts.sh(host, &line);
+    };
+    // A job that does not ask for it.
+    ["node2", "node3"].iter().for_each(|host| run(host, "prolog", "gpu&weftless"));
+    assert!(!hosts.dir("node2").join("srv/weft-job-9").exists());
+    ["node3", "node2", "node4"].iter().for_each(|host| run(host, "prolog", "gpu&weft"));
+    for host in ["node2", "node3", "node4"] {
+        // The user of the job, who has no key.
+        hosts.sh(host, &format!("cd / && setpriv --reuid 1234 --regid 1234 --clear-groups sh -c 'echo {host} > /mnt/weft-job-9/{host}'"));
+    }
+    assert_eq!(hosts.sh("node4", "cat /mnt/weft-job-9/*"), "node2\nnode3\nnode4\n");
+    ["node4", "node2", "node3"].iter().for_each(|host| run(host, "epilog", "weft"));
+    for host in ["node2", "node3", "node4"] {
+        assert_eq!(hosts.processes(host), [""; 0], "{host}");
+        assert_eq!(hosts.sh(host, "ls -A /srv /mnt | grep -v '^.bin$'"), "/mnt:\n\n/srv:\n", "{host}");
+    }
 }
 
 #[test]

@@ -170,6 +170,7 @@ mod tests {
             "weft up --dir D --only io1 --only io2 --detach",
             "weft up --dir D --hosts node[01-16],a=10.0.0.1 --io 32 --mount /mnt/weft --ssh rsh --json",
             "weft job start --dir D --hosts a,b --io 4 --port 7500 --mount /m --stage-in a /a --stage-in b /b --json",
+            "weft job hosts --hosts a[1-3]",
             "weft job stop --dir D --stage-out /a b --keep --json",
             "weft down --dir D --json",
             "weft down --dir D --only io1",

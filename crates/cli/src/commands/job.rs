@@ -19,6 +19,16 @@ pub enum Command {
     Start(StartArgs),
     /// Copy data out, stop the file system on all hosts, and remove it.
     Stop(StopArgs),
+    /// Print the job's hosts, one on each line.
+    Hosts(HostsArgs),
+}
+
+/// Print the job's hosts, one on each line: a host file for mpirun, say.
+#[derive(Debug, clap::Args)]
+pub struct HostsArgs {
+    /// The hosts, as of `weft up --hosts` [default: those of the job].
+    #[arg(long, value_name = "HOSTS", value_parser = hosts::parse)]
+    hosts: Option<Hosts>,
 }
 
 /// Start a file system on the job's hosts, and copy data in.
@@ -105,6 +115,10 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Start(args) => start(args),
         Command::Stop(args) => stop(args),
+        Command::Hosts(args) => {
+            let Hosts(hosts) = args.hosts.map_or_else(hosts_of_job, Ok)?;
+            hosts.iter().try_for_each(|host| output::print_line(&host.name))
+        }
     }
 }
 
@@ -208,7 +222,6 @@ mod tests {
             cluster_id: String::new(),
             url: "weft://a:7400/".into(),
             mount: None,
-            is_complete: true,
             hosts: Vec::new(),
         };
         assert_eq!(inside(&record, "/in/x"), "weft://a:7400/in/x");

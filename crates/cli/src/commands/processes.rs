@@ -31,6 +31,23 @@ struct Row {
     host: Option<String>,
 }
 
+impl Row {
+    fn unknown(name: &str, state: String) -> Row {
+        Row {
+            name: name.to_owned(),
+            role: String::new(),
+            address: String::new(),
+            running: false,
+            pid: None,
+            started_s: None,
+            restarts: 0,
+            supervised: false,
+            state,
+            host: None,
+        }
+    }
+}
+
 /// State of a server whose processes cannot be seen from here.
 const ELSEWHERE: &str = "on another machine";
 
@@ -97,10 +114,16 @@ fn all_run(rows: &[Row]) -> Result<()> {
 /// Shows the processes on all hosts of a cluster, each as its host tells.
 pub fn run_on_hosts(record: &hosts::Record, as_json: bool) -> Result<()> {
     let mut rows = Vec::new();
-    for (host, status) in hosts::statuses(record)? {
-        let all: Vec<Row> = serde_json::from_value(status["servers"].clone())
-            .with_context(|| format!("{}: its answer is not understood", host.name))?;
-        let own = all.into_iter().filter(|row| host.servers.contains(&row.name));
+    for (host, status) in hosts::statuses(record) {
+        let told = status.and_then(|mut status| {
+            serde_json::from_value::<Vec<Row>>(status["servers"].take())
+                .context("its answer is not understood")
+        });
+        let told = told.unwrap_or_else(|error| {
+            let unknown = |name: &String| Row::unknown(name, format!("unknown: {error:#}"));
+            host.servers.iter().map(unknown).collect()
+        });
+        let own = told.into_iter().filter(|row| host.servers.contains(&row.name));
         rows.extend(own.map(|row| Row { host: Some(host.name.clone()), ..row }));
     }
     match as_json {

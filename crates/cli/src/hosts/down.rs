@@ -1,11 +1,10 @@
 //! Stopping a cluster on several hosts.
 
 use super::record::{Placed, Record};
-use super::remote::{on_each, quoted};
+use super::remote::on_each;
+use super::scripts::{stop_script, umount_script};
 use super::up::remove_here;
 use serde::Serialize;
-use std::path::Path;
-use weft_cli_common::launch::CLUSTER_FILE;
 
 /// What is removed afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,35 +77,4 @@ impl Down {
 fn count(text: &str) -> u64 {
     let value = serde_json::from_str::<serde_json::Value>(text);
     value.ok().and_then(|value| value["stopped"].as_u64()).unwrap_or(0)
-}
-
-fn umount_script(host: &Placed, mount: &Path, by_force: bool) -> String {
-    let or_else = if by_force { " || \"$weft\" umount --force \"$mount\"" } else { "" };
-    format!(
-        "mount={mount}\nweft={weft}\n! grep -q \" $mount fuse.weft \" /proc/self/mounts || \"$weft\" umount \"$mount\"{or_else}\n",
-        mount = quoted(&mount.display().to_string()),
-        weft = quoted(&host.program),
-    )
-}
-
-/// Stops, and removes only a directory that is of this cluster.
-fn stop_script(record: &Record, host: &Placed, only: &[String], removal: Removal) -> String {
-    let only: String = only.iter().map(|name| format!(" --only {}", quoted(name))).collect();
-    let mut script = format!(
-        "set -u\ndir={dir}\nweft={weft}\nif [ -e \"$dir/{CLUSTER_FILE}\" ]; then \"$weft\" down --dir \"$dir\"{only} --json || exit 1; fi\n",
-        dir = quoted(&record.dir_on(host).display().to_string()),
-        weft = quoted(&host.program),
-    );
-    if removal == Removal::Everything {
-        let server = record.url.trim_start_matches("weft://").trim_end_matches('/');
-        script += &format!(
-            "if grep -q '^id = \"{id}\"' \"$dir/{CLUSTER_FILE}\" 2>/dev/null; then rm -rf \"$dir\"; fi\n\
-             rm -f \"$dir/bin/weft\"\nrmdir \"$dir/bin\" \"$dir\" {above} 2>/dev/null\n\
-             rm -f \"${{XDG_CONFIG_HOME:-$HOME/.config}}/weft/keys\"/{key}\n",
-            id = record.cluster_id,
-            above = quoted(&record.dir.display().to_string()),
-            key = quoted(server),
-        );
-    }
-    script
 }

@@ -17,14 +17,18 @@
 //!   down   unmount everywhere ─► stop everywhere [─► remove]
 //! ```
 //!
+//! A host that is named in addition gets an I/O server: the cluster grows.
+//!
 //! Nothing is changed before all hosts have answered. Whatever fails afterwards is undone: a new cluster is removed, one that was
 //! complete before is stopped.
 
 mod down;
 mod names;
+mod place;
 mod probe;
 mod record;
 mod remote;
+mod scripts;
 mod up;
 
 pub use down::{Down, Removal, down};

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 /// The file in the directory.
 pub const RECORD_FILE: &str = "hosts.json";
 
+/// The program where the user's search path has it.
+pub const ON_PATH: &str = "weft";
+
 /// A cluster on several hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -24,8 +27,6 @@ pub struct Record {
     pub url: String,
     /// Where each host has it mounted.
     pub mount: Option<PathBuf>,
-    /// Whether all servers were up at some time: from then on no storage is made, and none removed.
-    pub is_complete: bool,
     /// The hosts, the one of the metadata server first.
     pub hosts: Vec<Placed>,
 }
@@ -41,6 +42,8 @@ pub struct Placed {
     pub program: String,
     /// Names of its servers.
     pub servers: Vec<String>,
+    /// Until its servers were up once. From then on no storage is made there, and none removed unasked.
+    pub is_new: bool,
 }
 
 impl Record {
@@ -72,6 +75,11 @@ impl Record {
         file.and_then(|mut file| file.write_all(&text))
             .and_then(|()| std::fs::rename(&fresh, &path))
             .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Whether it was never up.
+    pub fn is_new(&self) -> bool {
+        self.hosts.iter().all(|host| host.is_new)
     }
 
     /// The way to a host.
