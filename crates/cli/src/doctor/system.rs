@@ -2,6 +2,7 @@
 
 use super::cluster::judge_space;
 use super::{Findings, Level};
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_cli_common::connections::{Connections, at};
 use weft_client::{Client, Error, ErrorKind, OpenOptions};
@@ -80,6 +81,8 @@ impl SystemFacts {
         if !silent {
             findings.ok("servers", format!("all {} servers answer", servers.len()));
         }
+        judge_restarts(servers, findings);
+        judge_transports(servers, findings);
         let lossy: Vec<&str> = servers
             .iter()
             .filter(|server| server.status.as_ref().is_ok_and(|status| status.sync_mode == "nosync"))
@@ -177,26 +180,6 @@ impl SystemFacts {
                 "its log says where the time went (weft help logs)",
             );
         }
-        if status.uptime_ms < YOUNG_MS {
-            findings.add(
-                Level::Note,
-                "restarts",
-                format!("{name} started {} s ago", status.uptime_ms / 1000),
-                "if nobody restarted it, its log says why it ended",
-            );
-        }
-        match server.transport.split_once(" (") {
-            Some((used, reason)) => findings.add(
-                Level::Note,
-                "transport",
-                format!(
-                    "{name} is reached by {used}, not by a faster transport: {}",
-                    reason.trim_end_matches(')')
-                ),
-                "weft help transports",
-            ),
-            None => findings.ok("transport", format!("{name} is reached by {}", server.transport)),
-        }
         if let Some(offset) = server.clock_offset_s.filter(|offset| offset.abs() >= OFFSET_WARNING_S) {
             let level = if offset.abs() >= OFFSET_PROBLEM_S { Level::Problem } else { Level::Warning };
             findings.add(
@@ -212,6 +195,44 @@ impl SystemFacts {
                 true => findings.add(Level::Warning, "latency", found, "is that the network you meant?"),
                 false => findings.ok("latency", found),
             }
+        }
+    }
+}
+
+/// Servers that started lately, in one finding.
+fn judge_restarts(servers: &[ServerState], findings: &mut Findings) {
+    let up_ms = |server: &ServerState| server.status.as_ref().ok().map(|status| status.uptime_ms);
+    let young = servers.iter().filter(|server| up_ms(server).is_some_and(|up_ms| up_ms < YOUNG_MS));
+    let (names, ages): (Vec<_>, Vec<_>) = young.map(|server| (server.name.as_str(), up_ms(server))).unzip();
+    if let Some(youngest_ms) = ages.into_iter().flatten().min() {
+        findings.add(
+            Level::Note,
+            "restarts",
+            format!("{} started in the last ten minutes, {} s ago", names.join(", "), youngest_ms / 1000),
+            "if nobody restarted it, its log says why it ended",
+        );
+    }
+}
+
+/// How servers are reached, those together that are reached alike.
+fn judge_transports(servers: &[ServerState], findings: &mut Findings) {
+    let mut alike: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for server in servers.iter().filter(|server| server.status.is_ok()) {
+        alike.entry(&server.transport).or_default().push(&server.name);
+    }
+    for (transport, names) in alike {
+        let (names, are) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
+        match transport.split_once(" (") {
+            Some((used, reason)) => findings.add(
+                Level::Note,
+                "transport",
+                format!(
+                    "{names} {are} reached by {used}, not by a faster transport: {}",
+                    reason.trim_end_matches(')')
+                ),
+                "weft help transports",
+            ),
+            None => findings.ok("transport", format!("{names} {are} reached by {transport}")),
         }
     }
 }
