@@ -49,7 +49,7 @@ pub struct StartArgs {
     #[arg(long, value_name = "HOSTS", value_parser = hosts::parse)]
     hosts: Option<Hosts>,
     /// Number of I/O servers, dealt out to the hosts in turn [default: one on each].
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1023))]
     io: Option<u16>,
     /// Port of the metadata server; I/O servers get the following ones [default: 7400, or the next free range].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]

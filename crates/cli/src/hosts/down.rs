@@ -1,19 +1,12 @@
 //! Stopping a cluster on several hosts.
 
-use super::record::{Placed, Record};
+use super::record::{Placed, RECORD_FILE, Record};
 use super::remote::on_each;
-use super::scripts::{stop_script, umount_script};
-use super::up::remove_here;
+use super::scripts::{Removal, stop_script, umount_script};
 use serde::Serialize;
-
-/// What is removed afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Removal {
-    /// Nothing: the cluster can be started again.
-    Nothing,
-    /// All data, keys and files of the cluster, on all hosts.
-    Everything,
-}
+use std::path::PathBuf;
+use weft_cli_common::launch::CLUSTER_FILE;
+use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE};
 
 /// How it went.
 #[derive(Debug, Default, Serialize)]
@@ -77,4 +70,20 @@ impl Down {
 fn count(text: &str) -> u64 {
     let value = serde_json::from_str::<serde_json::Value>(text);
     value.ok().and_then(|value| value["stopped"].as_u64()).unwrap_or(0)
+}
+
+/// Removes what is here.
+fn remove_here(record: &Record) {
+    for name in [CLUSTER_FILE, CLUSTER_KEY_FILE, CLIENT_KEY_FILE, RECORD_FILE] {
+        let _ = std::fs::remove_file(record.dir.join(name));
+    }
+    if let Some(key) = installed_key(record) {
+        let _ = std::fs::remove_file(key);
+    }
+    // What else is in it stays, and the directory with it.
+    let _ = std::fs::remove_dir(&record.dir);
+}
+
+fn installed_key(record: &Record) -> Option<PathBuf> {
+    weft_client::installed_key_path(&weft_client::Url::parse(&record.url).ok()?.server())
 }

@@ -31,8 +31,10 @@ mod remote;
 mod scripts;
 mod up;
 
-pub use down::{Down, Removal, down};
+pub use down::{Down, down};
 pub use names::{Hosts, parse};
+pub use place::Wanted;
 pub use record::Record;
 pub use remote::ssh_words;
-pub use up::{Wanted, statuses, up};
+pub use scripts::Removal;
+pub use up::{statuses, up};

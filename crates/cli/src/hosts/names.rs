@@ -9,7 +9,7 @@
 use std::path::Path;
 
 /// More hosts than a list may have by mistake.
-const HOSTS_MAX: usize = 4096;
+const HOSTS_MAX: usize = 1024;
 
 /// A host of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]

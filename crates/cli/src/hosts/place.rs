@@ -1,15 +1,37 @@
 //! Which servers each host gets, at which addresses, and the cluster file that says so.
 
-use super::names::Host;
+use super::names::{Host, Hosts};
 use super::probe::{self, Facts};
 use super::record::Placed;
-use super::up::Wanted;
 use crate::commands::version;
 use anyhow::{Context, Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weft_cli_common::launch::{CLUSTER_FILE, PORT_DEFAULT};
 use weft_server::config::STRIP_BYTES_DEFAULT;
-use weft_server::{ClusterConfig, Generate, ServerConfig};
+use weft_server::{ClusterConfig, Generate, ServerConfig, SyncMode};
+
+/// What is asked for.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// The directory here and on the hosts.
+    pub dir: PathBuf,
+    /// The hosts; `None`: those of the cluster that is there.
+    pub hosts: Option<Hosts>,
+    /// The number of I/O servers; `None`: one on each host.
+    pub io_servers: Option<u16>,
+    /// The metadata server's port; I/O servers have the following ones of their hosts.
+    pub port: Option<u16>,
+    /// When writes are acknowledged.
+    pub sync: SyncMode,
+    /// The port for metrics of the first server on each host.
+    pub metrics: Option<u16>,
+    /// Where the file system is to be mounted on each host.
+    pub mount: Option<PathBuf>,
+    /// The command that runs another one on a host, in words.
+    pub ssh: Vec<String>,
+    /// Start only these servers.
+    pub only: Vec<String>,
+}
 
 /// The servers of the host `at`, of so many hosts: the first one has the metadata server, and I/O servers are dealt out in turn.
 pub fn dealt(at: usize, hosts: usize, io_servers: usize) -> Vec<String> {

@@ -1,12 +1,20 @@
 //! The scripts that hosts run.
 
-use super::down::Removal;
 use super::record::{Placed, Record};
 use super::remote::quoted;
 use anyhow::{Context, Result};
 use std::path::Path;
 use weft_cli_common::launch::{CLUSTER_FILE, NEW_FILE};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE};
+
+/// What is removed afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// Nothing: the cluster can be started again.
+    Nothing,
+    /// All data, keys and files of the cluster, on all hosts.
+    Everything,
+}
 
 /// The files that hosts get copies of.
 pub struct Files {

@@ -1,12 +1,12 @@
 //! Starting a cluster on several hosts.
 
-use super::down::{Removal, down};
+use super::down::down;
 use super::names::Hosts;
-use super::place::{choose_port, cluster_file, dealt, grown, place};
+use super::place::{Wanted, choose_port, cluster_file, dealt, grown, place};
 use super::probe::{self, Facts};
-use super::record::{ON_PATH, Placed, RECORD_FILE, Record};
+use super::record::{ON_PATH, Placed, Record};
 use super::remote::{Remote, on_each, quoted};
-use super::scripts::{Files, install_script, mount_script};
+use super::scripts::{Files, Removal, install_script, mount_script};
 use crate::commands::version;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -14,29 +14,6 @@ use std::path::{Path, PathBuf};
 use weft_cli_common::launch::{CLUSTER_FILE, install_client_key, url_of};
 use weft_cli_common::size;
 use weft_server::{AdminError, CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig, SyncMode};
-
-/// What is asked for.
-#[derive(Debug, Default)]
-pub struct Wanted {
-    /// The directory here and on the hosts.
-    pub dir: PathBuf,
-    /// The hosts; `None`: those of the cluster that is there.
-    pub hosts: Option<Hosts>,
-    /// The number of I/O servers; `None`: one on each host.
-    pub io_servers: Option<u16>,
-    /// The metadata server's port; I/O servers have the following ones of their hosts.
-    pub port: Option<u16>,
-    /// When writes are acknowledged.
-    pub sync: SyncMode,
-    /// The port for metrics of the first server on each host.
-    pub metrics: Option<u16>,
-    /// Where the file system is to be mounted on each host.
-    pub mount: Option<PathBuf>,
-    /// The command that runs another one on a host, in words.
-    pub ssh: Vec<String>,
-    /// Start only these servers.
-    pub only: Vec<String>,
-}
 
 /// Starts a cluster on several hosts, new or as it was, and returns when all its servers answer. If more hosts are named than it has,
 /// it grows by them.
@@ -301,20 +278,4 @@ pub fn statuses(record: &Record) -> Vec<(&Placed, Result<Value>)> {
     let all: Vec<_> = record.hosts.iter().collect();
     let results = on_each(&all, |host| status(record, host));
     all.into_iter().zip(results).collect()
-}
-
-/// Removes what [`begin`] wrote here.
-pub(super) fn remove_here(record: &Record) {
-    for name in [CLUSTER_FILE, CLUSTER_KEY_FILE, CLIENT_KEY_FILE, RECORD_FILE] {
-        let _ = std::fs::remove_file(record.dir.join(name));
-    }
-    if let Some(key) = installed_key(record) {
-        let _ = std::fs::remove_file(key);
-    }
-    // What else is in it stays, and the directory with it.
-    let _ = std::fs::remove_dir(&record.dir);
-}
-
-fn installed_key(record: &Record) -> Option<PathBuf> {
-    weft_client::installed_key_path(&weft_client::Url::parse(&record.url).ok()?.server())
 }
