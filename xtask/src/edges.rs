@@ -64,6 +64,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "host",
             "layout",
             "log",
+            "metrics",
             "nfs",
             "nfs-client",
             "wire",

@@ -110,6 +110,8 @@ commands! {
     Stats => stats::Args,
     /// Show servers and clients by their load, live.
     Top => top::Args,
+    /// Serve a page with servers, load and alarms of the last hours.
+    Dashboard => dashboard::Args,
     /// Explain how servers would access pieces of a file, and the expected cost.
     Explain => explain::Args,
     /// Look for what is wrong on this host, with a cluster or a file system.
@@ -158,6 +160,7 @@ mod tests {
             "weft stats weft:/ --interval 2 --count 3 --json",
             "weft top --once --json weft:/",
             "weft top --interval 5 weft:/",
+            "weft dashboard weft:/ --listen 0.0.0.0:80 --interval 2 --hours 24",
             "weft version --json weft:/",
             "weft doctor weft:/ --json -q",
             "weft doctor --config weft.toml --name io0 --report r.txt",

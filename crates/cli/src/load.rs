@@ -10,8 +10,8 @@ use weft_wire::messages::StatusReply;
 /// What all servers had counted at a moment.
 pub struct Look {
     at: Instant,
-    /// In order: metadata servers first. `None` if one does not answer.
-    servers: Vec<(String, Option<StatusReply>)>,
+    /// In order: metadata servers first. Or why one does not answer.
+    servers: Vec<(String, Result<StatusReply, String>)>,
 }
 
 impl Look {
@@ -19,12 +19,22 @@ impl Look {
     pub fn at(client: &Client) -> Look {
         let at = Instant::now();
         let servers = client.server_status(true).into_iter();
-        Look { at, servers: servers.map(|(server, answer)| (server.name, answer.ok())).collect() }
+        Look {
+            at,
+            servers: servers
+                .map(|(server, answer)| (server.name, answer.map_err(|error| error.to_string())))
+                .collect(),
+        }
     }
 
     /// Whether any server has answered.
     pub fn has_any(&self) -> bool {
-        self.servers.iter().any(|(_, answer)| answer.is_some())
+        self.servers.iter().any(|(_, answer)| answer.is_ok())
+    }
+
+    /// What each server has said, or why it does not.
+    pub fn servers(&self) -> &[(String, Result<StatusReply, String>)] {
+        &self.servers
     }
 }
 
@@ -88,11 +98,11 @@ impl Load {
         let before: HashMap<&str, &StatusReply> = first
             .servers
             .iter()
-            .filter_map(|(name, status)| Some((name.as_str(), status.as_ref()?)))
+            .filter_map(|(name, status)| Some((name.as_str(), status.as_ref().ok()?)))
             .collect();
         let servers = second.servers.iter().map(|(name, status)| match status {
-            None => ServerLoad::of_none(name),
-            Some(now) => {
+            Err(_) => ServerLoad::of_none(name),
+            Ok(now) => {
                 let before = before.get(name.as_str()).filter(|before| before.process_id == now.process_id);
                 ServerLoad::between(before.copied(), now, seconds)
             }
@@ -173,7 +183,7 @@ impl ServerLoad {
 fn clients_between(first: &Look, second: &Look, seconds: f64) -> Vec<ClientLoad> {
     let mut requests: HashMap<(&str, [u8; 16]), u64> = HashMap::new();
     let listed = |look: &'_ Look| -> Vec<(String, weft_wire::messages::ClientInfo)> {
-        let of_server = |(name, status): &(String, Option<StatusReply>)| {
+        let of_server = |(name, status): &(String, Result<StatusReply, String>)| {
             let clients = status.as_ref().map(|status| status.client_list.clone()).unwrap_or_default();
             clients.into_iter().map(|client| (name.clone(), client)).collect::<Vec<_>>()
         };
@@ -234,7 +244,7 @@ mod tests {
         let now = Instant::now();
         let look = |after_s: u64, status: Option<StatusReply>| Look {
             at: now + Duration::from_secs(after_s),
-            servers: vec![("io0".into(), status)],
+            servers: vec![("io0".into(), status.ok_or("it is down".into()))],
         };
         let first = look(0, Some(status(1, &[(Op::Read, 10, 4096)])));
         let second =

@@ -7,6 +7,7 @@
 //!   adapters    the RDMA adapters that this process uses
 //!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
+//!   dashboard/  the page of `weft dashboard`, and its history
 //!   gateway_state  what a running NFS gateway tells
 //!   hosts/      clusters on several hosts, started over ssh
 //!   help/       the manual pages of `weft help SUBJECT`
@@ -24,6 +25,7 @@ mod adapters;
 mod args;
 mod commands;
 mod copy;
+mod dashboard;
 mod doctor;
 mod exit;
 mod gateway_state;

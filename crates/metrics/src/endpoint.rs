@@ -1,12 +1,12 @@
-//! The HTTP endpoint of a process: one thread that answers `GET /metrics`, one connection after the other.
+//! The HTTP endpoint of a process: it answers GET requests, with a thread for each connection, of which there are few.
 //!
-//! Whoever connects has a few seconds to ask and to take the answer, and gets one answer. So a slow or hostile peer delays other
-//! scrapes for that long, and nobody else.
+//! Whoever connects has a few seconds to ask and to take the answer, and gets one answer. While as many are connected as are served at
+//! once, others wait. So slow or hostile peers delay other scrapes for that long, and nobody else.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,20 @@ pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 /// Time of one connection.
 const CONNECTION_TIME: Duration = Duration::from_secs(3);
-const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Connections that are served at once. A browser keeps some open that say nothing.
+const SERVED_AT_ONCE: usize = 8;
+
+/// A document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// Its media type.
+    pub kind: &'static str,
+    /// Further lines of the head, each with its end.
+    pub head: &'static str,
+    /// What is in it.
+    pub text: String,
+}
 
 /// An endpoint that listens, until it is dropped.
 pub struct Endpoint {
@@ -25,24 +38,62 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at `HOST:PORT`, and answers with what `page` says.
+    /// Listens at `HOST:PORT`, and answers requests of `/metrics` with what `page` says.
     ///
     /// # Errors
     /// The address cannot be listened at.
-    pub fn start(address: &str, page: impl Fn() -> String + Send + 'static) -> std::io::Result<Endpoint> {
+    pub fn start(
+        address: &str,
+        page: impl Fn() -> String + Send + Sync + 'static,
+    ) -> std::io::Result<Endpoint> {
+        Endpoint::serve(address, move |path| match path {
+            "/metrics" => Some(Document { kind: METRICS_TYPE, head: "", text: page() }),
+            "/" => {
+                Some(Document { kind: "text/plain", head: "", text: "The metrics are at /metrics.\n".into() })
+            }
+            _ => None,
+        })
+    }
+
+    /// Listens at `HOST:PORT`, and answers requests with the document that `find` has for their path.
+    ///
+    /// # Errors
+    /// The address cannot be listened at.
+    pub fn serve(
+        address: &str,
+        find: impl Fn(&str) -> Option<Document> + Send + Sync + 'static,
+    ) -> std::io::Result<Endpoint> {
         let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
         let listener = TcpListener::bind(&resolved[..])?;
         let address = listener.local_addr()?;
         let ends = Arc::new(AtomicBool::new(false));
         let asked = ends.clone();
+        let (find, served) = (Arc::new(find), Arc::new(AtomicUsize::new(0)));
         let serve = move || {
             while !asked.load(Ordering::Acquire) {
-                match listener.accept() {
-                    // What goes wrong with one peer is its own.
-                    Ok((peer, _)) if !asked.load(Ordering::Acquire) => drop(answer(peer, &page)),
-                    Ok(_) => {}
+                let peer = match listener.accept() {
+                    Ok((peer, _)) => peer,
                     // No descriptor is free, or the peer is gone already.
-                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                    Err(_) => {
+                        std::thread::sleep(Duration::from_millis(100));
+                        continue;
+                    }
+                };
+                if asked.load(Ordering::Acquire) {
+                    return;
+                }
+                while served.load(Ordering::Acquire) >= SERVED_AT_ONCE {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                served.fetch_add(1, Ordering::AcqRel);
+                let (find, count) = (find.clone(), served.clone());
+                let one = move || {
+                    // What goes wrong with one peer is its own.
+                    let _ = answer(peer, &*find);
+                    count.fetch_sub(1, Ordering::AcqRel);
+                };
+                if std::thread::Builder::new().name("http".into()).spawn(one).is_err() {
+                    served.fetch_sub(1, Ordering::AcqRel);
                 }
             }
         };
@@ -67,30 +118,33 @@ impl Drop for Endpoint {
     }
 }
 
-fn answer(mut peer: TcpStream, page: &impl Fn() -> String) -> std::io::Result<()> {
+fn answer(mut peer: TcpStream, find: &impl Fn(&str) -> Option<Document>) -> std::io::Result<()> {
     let until = Instant::now() + CONNECTION_TIME;
-    let (status, kind, body) = match read_head(&mut peer, until)? {
-        Asked::Page => ("200 OK", PAGE_TYPE, page()),
-        Asked::Root => ("200 OK", "text/plain", "The metrics are at /metrics.\n".to_owned()),
-        Asked::Unknown => ("404 Not Found", "text/plain", "There is only /metrics here.\n".to_owned()),
-        Asked::OtherMethod => ("405 Method Not Allowed", "text/plain", "Only GET is served.\n".to_owned()),
-        Asked::Nonsense => ("400 Bad Request", "text/plain", "This is no HTTP request.\n".to_owned()),
+    let plain = |text: &str| Document { kind: "text/plain", head: "", text: text.to_owned() };
+    let (status, document) = match read_head(&mut peer, until)? {
+        Asked::For(path) => match find(&path) {
+            Some(document) => ("200 OK", document),
+            None => ("404 Not Found", plain("There is no such page here.\n")),
+        },
+        Asked::OtherMethod => ("405 Method Not Allowed", plain("Only GET is served.\n")),
+        Asked::Nonsense => ("400 Bad Request", plain("This is no HTTP request.\n")),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
+        "HTTP/1.1 {status}\r\nContent-Type: {}\r\n{}Content-Length: {}\r\nConnection: close\r\n\r\n",
+        document.kind,
+        document.head,
+        document.text.len()
     );
     write_all(&mut peer, head.as_bytes(), until)?;
-    write_all(&mut peer, body.as_bytes(), until)?;
+    write_all(&mut peer, document.text.as_bytes(), until)?;
     peer.shutdown(std::net::Shutdown::Write)
 }
 
 /// What is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
-    Page,
-    Root,
-    Unknown,
+    /// The document of this path.
+    For(String),
     OtherMethod,
     Nonsense,
 }
@@ -126,10 +180,8 @@ fn asked_by(head: &[u8]) -> Option<Asked> {
         Err(_) => Some(Asked::Nonsense),
         Ok(httparse::Status::Complete(_)) => {
             let path = request.path.unwrap_or("").split('?').next().unwrap_or("");
-            Some(match (request.method, path) {
-                (Some("GET"), "/metrics") => Asked::Page,
-                (Some("GET"), "/") => Asked::Root,
-                (Some("GET"), _) => Asked::Unknown,
+            Some(match request.method {
+                Some("GET") => Asked::For(path.to_owned()),
                 _ => Asked::OtherMethod,
             })
         }
@@ -170,7 +222,7 @@ mod tests {
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", "weft_up 1\n"),
             ("GET /metrics?name=x HTTP/1.0\r\n\r\n", "200 OK", "weft_up 1\n"),
             ("GET / HTTP/1.1\r\n\r\n", "200 OK", "/metrics"),
-            ("GET /etc/passwd HTTP/1.1\r\n\r\n", "404", "only /metrics"),
+            ("GET /etc/passwd HTTP/1.1\r\n\r\n", "404", "no such page"),
             ("POST /metrics HTTP/1.1\r\n\r\n", "405", "Only GET"),
             ("\u{1}nonsense\r\n\r\n", "400", "no HTTP"),
         ] {
@@ -189,10 +241,11 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_says_nothing_is_given_up_and_the_end_does_not_wait_for_it() {
+    fn peers_that_say_nothing_are_given_up_and_the_end_does_not_wait_for_them() {
         let endpoint = endpoint();
-        let silent = TcpStream::connect(endpoint.address()).unwrap();
-        assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").contains("weft_up"), "after its time");
+        let silent: Vec<_> =
+            (0..SERVED_AT_ONCE).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
+        assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").contains("weft_up"), "after their time");
         drop(silent);
         let address = endpoint.address();
         drop(endpoint);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   data path ── Histogram::note, AtomicU64 ──► numbers ◄── read ── Page (text) ◄── Endpoint (a thread) ◄── GET /metrics
-//!                relaxed additions, no lock                                            one scrape at a time
+//!                relaxed additions, no lock                                            a few at once
 //! ```
 //!
 //! The text is of Prometheus's exposition format, version 0.0.4. Labels are few and bounded: names of operations, results, methods,
@@ -12,6 +12,6 @@ mod endpoint;
 mod histogram;
 mod page;
 
-pub use endpoint::{Endpoint, REQUEST_BYTES_MAX};
+pub use endpoint::{Document, Endpoint, REQUEST_BYTES_MAX};
 pub use histogram::{BUCKETS, Histogram};
 pub use page::{Kind, Page};

@@ -32,6 +32,8 @@ pub enum Need {
     MountNamespaces,
     /// An SSH server that needs no set-up, and OpenSSH's client.
     Ssh,
+    /// Chromium, which shows pages without a screen.
+    Chromium,
     /// Loop devices, used by root.
     LoopDevices,
     /// The program `rpcinfo`.
@@ -76,6 +78,7 @@ impl Need {
                 succeeds("unshare", &[flags, "true"])
             }
             Need::Ssh => succeeds("sh", &["-c", "command -v dropbear dropbearkey ssh ssh-keygen nsenter"]),
+            Need::Chromium => succeeds("chromium", &["--version"]),
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
             Need::Rpcinfo => Path::new("/usr/sbin/rpcinfo").exists(),
             Need::SystemdAnalyze => succeeds("systemd-analyze", &["--version"]),
@@ -113,6 +116,7 @@ impl fmt::Display for Need {
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
             Need::Ssh => "dropbear, ssh and nsenter (packages dropbear-bin, openssh-client, util-linux)",
+            Need::Chromium => "chromium",
             Need::LoopDevices => "root and /dev/loop-control",
             Need::Rpcinfo => "rpcinfo (package rpcbind)",
             Need::SystemdAnalyze => "systemd-analyze (package systemd)",

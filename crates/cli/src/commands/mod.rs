@@ -5,6 +5,7 @@ pub mod calibrate;
 pub mod cat;
 pub mod completions;
 pub mod cp;
+pub mod dashboard;
 pub mod df;
 pub mod doctor;
 pub mod down;

@@ -1,0 +1,147 @@
+//! `weft dashboard`
+
+use super::stats::parse_seconds;
+use crate::dashboard::{self, Data, History, Point};
+use crate::doctor::system::{ServerState, SystemFacts};
+use crate::load::{Load, Look};
+use anyhow::{Context, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use weft_cli_common::connections::{ConnectArgs, Connections};
+use weft_cli_common::output;
+use weft_cli_common::place::WeftPath;
+use weft_client::Client;
+use weft_metrics::Endpoint;
+
+/// Serves a page with servers, space, throughput, latency, clients and alarms of the last hours.
+///
+/// It asks the servers every few seconds, and remembers what they say for as long as it runs. The page needs nothing
+/// from elsewhere. Nobody is asked for a key: whoever reaches the address sees the page. It listens at this host only;
+/// use `ssh -L 7480:127.0.0.1:7480 HOST` to see it from another one, or --listen.
+///
+/// The list of clients takes an administrator's key (`weft help keys`).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file system.
+    #[arg(value_name = "URL", env = "WEFT_URL")]
+    url: String,
+    /// Where to listen.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7480")]
+    listen: String,
+    /// Seconds between two looks at the servers.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0, value_parser = parse_seconds)]
+    interval: f64,
+    /// How many hours are remembered.
+    #[arg(long, value_name = "HOURS", default_value_t = 6.0, value_parser = parse_hours)]
+    hours: f64,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+fn parse_hours(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(hours) if (0.1..=720.0).contains(&hours) => Ok(hours),
+        _ => Err("must be from 0.1 to 720 hours".into()),
+    }
+}
+
+/// Serves the page.
+pub fn run(args: Args) -> Result<()> {
+    let place = WeftPath::from_argument(&args.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
+    let text = Arc::new(Mutex::new(String::new()));
+    let mut watch = Watch {
+        url: place.url,
+        interval_s: args.interval,
+        before: Look::at(&client),
+        history: History::of_hours(args.hours),
+        client,
+    };
+    let mut wait = Duration::from_millis(200);
+    let set = |watch: &mut Watch| {
+        let data = watch.look()?;
+        *text.lock().unwrap_or_else(PoisonError::into_inner) = data;
+        anyhow::Ok(())
+    };
+    std::thread::sleep(wait);
+    set(&mut watch)?;
+    let served = text.clone();
+    let find =
+        move |path: &str| dashboard::document(path, &served.lock().unwrap_or_else(PoisonError::into_inner));
+    let endpoint =
+        Endpoint::serve(&args.listen, find).with_context(|| format!("cannot listen at {}", args.listen))?;
+    output::print_line(format_args!("http://{}/", endpoint.address()))?;
+    loop {
+        let begun = Instant::now();
+        std::thread::sleep(wait);
+        set(&mut watch)?;
+        wait = Duration::from_secs_f64(args.interval).saturating_sub(begun.elapsed() - wait);
+    }
+}
+
+/// What is watched.
+struct Watch {
+    client: Client,
+    url: String,
+    interval_s: f64,
+    before: Look,
+    history: History,
+}
+
+impl Watch {
+    /// Asks all servers, and says what the page shows then.
+    fn look(&mut self) -> Result<String> {
+        let now = Look::at(&self.client);
+        let load = Load::between(&self.before, &now);
+        let states = self.states(&now);
+        self.before = now;
+        let now_s = weft_host::unix_s();
+        self.history.add(point(now_s, &load, &states));
+        let servers = dashboard::servers(&load, &states);
+        let facts = SystemFacts {
+            url: self.url.clone(),
+            servers: Ok(states),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        Ok(serde_json::to_string(&Data {
+            url: &self.url,
+            now_s,
+            interval_s: self.interval_s,
+            servers,
+            clients: dashboard::busiest(&load),
+            clients_count: load.clients.len(),
+            alarms: dashboard::alarms(&facts),
+            history: &self.history,
+        })?)
+    }
+
+    fn states(&self, look: &Look) -> Vec<ServerState> {
+        let state = |(name, status): &(String, Result<_, String>)| ServerState {
+            name: name.clone(),
+            status: status.clone(),
+            transport: weft_cli_common::connections::transport_of(&self.client, name),
+            round_trip: status.is_ok().then(|| self.client.ping(name, b"dashboard").ok()).flatten(),
+            clock_offset_s: None,
+        };
+        look.servers().iter().map(state).collect()
+    }
+}
+
+fn point(at_s: u64, load: &Load, states: &[ServerState]) -> Point {
+    let total = load.total();
+    let slowest = |role: &str| {
+        let of_role =
+            states.iter().filter(|state| state.status.as_ref().is_ok_and(|status| status.role == role));
+        let times = of_role.filter_map(|state| state.round_trip).map(|time| time.as_secs_f64() * 1e6);
+        times.fold(0.0, f64::max)
+    };
+    Point {
+        at_s,
+        operations_per_s: total.operations_per_s,
+        errors_per_s: total.errors_per_s,
+        read_bytes_per_s: total.read_bytes_per_s,
+        written_bytes_per_s: total.written_bytes_per_s,
+        meta_us: slowest("meta"),
+        io_us: slowest("io"),
+    }
+}

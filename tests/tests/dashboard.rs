@@ -1,0 +1,111 @@
+//! `weft dashboard` in a browser without a screen.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use weft_test_needs::Need;
+use weft_tests::{Served, end_with_parent, free_ports, temporary_dir, wait_until, weft_bin};
+
+struct Dashboard {
+    child: Child,
+    port: u16,
+}
+
+impl Dashboard {
+    fn start(cluster: &Served) -> Dashboard {
+        let port = free_ports(1);
+        let mut command = Command::new(weft_bin());
+        let listen = format!("127.0.0.1:{port}");
+        command.args(["dashboard", &cluster.url(), "--listen", &listen, "--interval", "0.5", "--hours", "1"]);
+        end_with_parent(&mut command);
+        let mut child = command
+            .env("WEFT_KEY_FILE", cluster.key_file())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("weft can be run");
+        let mut line = String::new();
+        let out = child.stdout.as_mut().expect("it is a pipe");
+        BufReader::new(out).read_line(&mut line).expect("it says where it is");
+        assert_eq!(line, format!("http://127.0.0.1:{port}/\n"));
+        Dashboard { child, port }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut peer = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        peer.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("it reads");
+        let mut reply = String::new();
+        peer.read_to_string(&mut reply).expect("it answers");
+        reply
+    }
+
+    fn data(&self) -> serde_json::Value {
+        let reply = self.get("/data.json");
+        let (_, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
+        serde_json::from_str(body).expect("JSON")
+    }
+
+    /// The page as a browser has it after some seconds, with what its script has made.
+    fn shown(&self) -> String {
+        let profile = temporary_dir();
+        let output = Command::new("chromium")
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--disable-dev-shm-usage", "--virtual-time-budget=4000", "--dump-dom"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg(format!("http://127.0.0.1:{}/", self.port))
+            .output()
+            .expect("chromium can be run");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
+    if !Need::Chromium.is_met() {
+        return;
+    }
+    let mut cluster = Served::start(2);
+    let dashboard = Dashboard::start(&cluster);
+    let client = cluster.client(weft_client::Transport::Tcp);
+    let data = vec![7; 8 << 20];
+    let file = client
+        .open("/file", &weft_client::OpenOptions::new().create(true).write(true))
+        .expect("the cluster is up");
+    wait_until("what is written is seen", Duration::from_secs(20), || {
+        file.write_at(&data, 0).expect("there is room");
+        let seen = dashboard.data();
+        let points = seen["history"]["points"].as_array().expect("a list");
+        points.iter().any(|point| point["written_bytes_per_s"].as_f64() > Some(1e6))
+    });
+    let page = dashboard.shown();
+    for word in [
+        "<td>meta0</td>",
+        "<td>io0</td>",
+        "<td>io1</td>",
+        "none: all servers answer",
+        "<svg",
+        "slowest I/O server",
+    ] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+    assert!(page.contains("dashboard-"), "the client of the test is listed: {page}");
+    cluster.kill("io1");
+    wait_until("an alarm is raised", Duration::from_secs(30), || {
+        dashboard.data()["alarms"][0]["level"] == "problem"
+    });
+    let page = dashboard.shown();
+    assert!(page.contains("class=\"problem\">does not answer") && page.contains("<title>(1) Weft"), "{page}");
+    cluster.spawn("io1");
+    cluster.wait_ready("io1");
+    wait_until("it is over", Duration::from_secs(30), || dashboard.data()["alarms"] == serde_json::json!([]));
+    assert!(dashboard.get("/").contains("default-src 'none'"));
+    assert!(dashboard.get("/../etc/passwd").contains("404 Not Found"));
+}
