@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes packages in dist/ of what `make build` made: scripts/package.sh tarball|deb
+# Makes packages in dist/ of what `make build` made: scripts/package.sh tarball|deb|rpm
 #   BUILT=DIR              where the programs are (default: target/release)
 #   DIST=DIR               where packages go (default: dist)
 #   SOURCE_DATE_EPOCH=S    the time of all files (default: that of the last commit)
@@ -34,7 +34,7 @@ mkdir -p "$dist"
 stage() {
     make --no-print-directory --old-file=build install PREFIX="$1" DESTDIR="$work/root" BUILT="$built" >/dev/null
     local file kept
-    find "$work/root" -type f \( -path '*/bin/*' -o -name '*.so' \) | while read -r file; do
+    find "$work/root" -type f \( -path '*/bin/*' -o -name '*.so*' \) | while read -r file; do
         kept=$work/debug/${file#"$work/root/"}.debug
         mkdir -p "$(dirname "$kept")"
         objcopy --only-keep-debug "$file" "$kept"
@@ -50,6 +50,11 @@ archive() {
         "${compress[@]}" >"$3"
     echo "$3"
 }
+
+# Makes the user and the directories. No service is started: weft help cluster says how.
+made_by_package='systemd-sysusers weft.conf 2>/dev/null || true
+systemd-tmpfiles --create weft.conf 2>/dev/null || true
+ldconfig'
 
 debug_archive() { archive "$work/debug" "weft-$version-$arch-debug" "$dist/weft-$version-$arch-debug.tar.$end"; }
 
@@ -72,7 +77,7 @@ case ${1:-} in
         esac
         stage /usr
         mkdir -p "$work/root/DEBIAN" "$work/root/usr/share/doc/weft"
-        cp LICENSE "$work/root/usr/share/doc/weft/copyright"
+        mv "$work/root/usr/share/doc/weft/LICENSE" "$work/root/usr/share/doc/weft/copyright"
         cp CHANGELOG.md "$work/root/usr/share/doc/weft/changelog"
         # /sbin is a link to usr/sbin in Debian.
         mkdir -p "$work/root/usr/sbin" && mv "$work/root/sbin/mount.weft" "$work/root/usr/sbin/" && rmdir "$work/root/sbin"
@@ -92,14 +97,11 @@ Description: parallel file system in user space
  memory and those servers, over RDMA, TCP or shared memory. It needs no kernel module,
  no external database and no root.
 CONTROL
-        cat >"$work/root/DEBIAN/postinst" <<'POSTINST'
+        cat >"$work/root/DEBIAN/postinst" <<POSTINST
 #!/bin/sh
 set -e
-# Makes the user and the directories. No service is started: weft help cluster says how.
-if [ "$1" = configure ] && [ -z "$DPKG_ROOT" ]; then
-    systemd-sysusers weft.conf 2>/dev/null || true
-    systemd-tmpfiles --create weft.conf 2>/dev/null || true
-    ldconfig
+if [ "\$1" = configure ] && [ -z "\$DPKG_ROOT" ]; then
+$made_by_package
 fi
 POSTINST
         cat >"$work/root/DEBIAN/postrm" <<'POSTRM'
@@ -115,8 +117,46 @@ POSTRM
         echo "$dist/weft_${version}_$debian.deb"
         debug_archive
         ;;
+    rpm)
+        command -v rpmbuild >/dev/null || { echo "weft: rpmbuild is missing (package rpm or rpm-build)" >&2; exit 1; }
+        stage /usr
+        mkdir -p "$work/root/usr/sbin" && mv "$work/root/sbin/mount.weft" "$work/root/usr/sbin/" && rmdir "$work/root/sbin"
+        (cd "$work/root" && find . -mindepth 1 \( -type f -o -type l \) | sed 's,^\.,,' | sort) >"$work/files"
+        case $pack in xz) payload=w6.xzdio ;; *) payload=w1.gzdio ;; esac
+        cat >"$work/weft.spec" <<SPEC
+Name: weft
+Version: $version
+Release: 1
+Summary: Parallel file system in user space
+License: Apache-2.0
+AutoReqProv: no
+Requires: glibc >= 2.34
+Recommends: fuse3
+%description
+Weft stripes files over I/O servers. Clients move data directly between their own
+memory and those servers, over RDMA, TCP or shared memory. It needs no kernel module,
+no external database and no root.
+%install
+mkdir -p %{buildroot} && cp -a $work/root/. %{buildroot}/
+%files -f $work/files
+%defattr(-,root,root,-)
+%post
+$made_by_package
+%postun
+ldconfig
+SPEC
+        rpmbuild -bb --quiet --target "$arch" --buildroot "$work/buildroot" \
+            --define "_topdir $work/rpm" --define "_rpmdir $work/rpms" --define "_dbpath $work/db" \
+            --define "_binary_payload $payload" --define "_buildhost localhost" \
+            --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
+            --define "__os_install_post %{nil}" --define "_build_id_links none" --define "debug_package %{nil}" \
+            "$work/weft.spec" >&2
+        mv "$work/rpms/$arch/weft-$version-1.$arch.rpm" "$dist/"
+        echo "$dist/weft-$version-1.$arch.rpm"
+        debug_archive
+        ;;
     *)
-        echo "usage: scripts/package.sh tarball|deb" >&2
+        echo "usage: scripts/package.sh tarball|deb|rpm" >&2
         exit 2
         ;;
 esac

@@ -12,6 +12,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the repository")
 }
 
+fn run_output(output: &std::process::Output) -> String {
+    expect_success("weft run", output)
+}
+
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     expect_success(&format!("{command:?}"), &output)
@@ -32,6 +36,7 @@ fn make_install_puts_everything_in_its_place() {
         ("opt/weft/bin/weft", 0o755),
         ("opt/weft/bin/weft-bench", 0o755),
         ("opt/weft/lib/libweft.so", 0o755),
+        ("opt/weft/lib/libweft.so.0", 0o755),
         ("opt/weft/lib/libweft_preload.so", 0o755),
         ("opt/weft/lib/libweft_mpi.so", 0o755),
         ("opt/weft/lib/pkgconfig/weft.pc", 0o644),
@@ -46,6 +51,9 @@ fn make_install_puts_everything_in_its_place() {
         ("opt/weft/share/fish/vendor_completions.d/weft.fish", 0o644),
         ("opt/weft/lib/tmpfiles.d/weft.conf", 0o644),
         ("opt/weft/share/weft/grafana-dashboard.json", 0o644),
+        ("opt/weft/share/weft/slurm/prolog", 0o755),
+        ("opt/weft/share/doc/weft/LICENSE", 0o644),
+        ("opt/weft/share/doc/weft/licences-of-dependencies.txt", 0o644),
     ] {
         let found = fs::metadata(at(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         assert!(found.len() > 100, "{path}");
@@ -65,6 +73,12 @@ fn make_install_puts_everything_in_its_place() {
     cc.arg(&example).arg("-o").arg(staged.path().join("example")).arg("-I").arg(at("opt/weft/include"));
     run(cc.arg("-L").arg(at("opt/weft/lib")).arg("-lweft"));
     run(Command::new(staged.path().join("example")).env("LD_LIBRARY_PATH", at("opt/weft/lib")));
+    // It is linked with the version of the interface, and runs where only the library of that name is.
+    let needed = run(Command::new("objdump").arg("-p").arg(staged.path().join("example")));
+    assert!(
+        needed.lines().any(|line| line.trim_start().starts_with("NEEDED") && line.ends_with("libweft.so.0")),
+        "{needed}"
+    );
     // The files of pkg-config say the same.
     for (name, library) in [("weft", "-lweft"), ("weft-mpi", "-lweft_mpi")] {
         let text = fs::read_to_string(at(&format!("opt/weft/lib/pkgconfig/{name}.pc"))).expect("it is there");
@@ -88,7 +102,29 @@ fn weft_run_preloads_the_library_for_mpi_programs_if_it_is_installed() {
         fs::copy(from, at(to)).expect("room");
     };
     put(weft, "bin/weft");
+    // With nothing installed: one copied file is enough if the libraries are in it.
+    let home = at("home");
+    let alone = |what: &str| {
+        let mut command = Command::new(at("bin/weft"));
+        command.args(["run", "--url", "weft://127.0.0.1:1/", "--", "sh", "-c", what]);
+        command.env_remove("LD_PRELOAD").env_remove("WEFT_PRELOAD").env_remove("WEFT_MPI_LIBRARY");
+        command.env_remove("XDG_CACHE_HOME").env("HOME", &home).output().expect("it can be run")
+    };
+    let said = alone("true");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("nor in this program"), "{said:?}");
+    run(Command::new(root().join("scripts/embed.sh")).arg(at("bin/weft")).args([preload, &mpi]));
+    let unpacked =
+        run_output(&alone("echo $LD_PRELOAD; grep -c /.cache/weft/libweft_preload.so- /proc/self/maps"));
+    let (libraries, mapped) = unpacked.split_once('\n').expect("two lines");
+    assert!(mapped.trim().parse::<u32>().is_ok_and(|count| count > 0), "{unpacked}");
+    let cache = home.join(".cache/weft");
+    for library in libraries.split(':').map(Path::new) {
+        assert!(library.starts_with(&cache), "{libraries}");
+        assert_eq!(fs::metadata(library).expect("it is there").permissions().mode() & 0o777, 0o700);
+    }
+    assert_eq!(libraries.split(':').count(), 2);
     put(preload, "lib/libweft_preload.so");
+    put(weft, "bin/weft");
     let preloaded = |mpi_library: Option<&Path>| {
         let mut command = Command::new(at("bin/weft"));
         command.args(["run", "--url", "weft://127.0.0.1:1/", "--", "sh", "-c", "echo $LD_PRELOAD"]);
@@ -124,6 +160,11 @@ fn the_unit_is_one_that_systemd_takes() {
     let said = String::from_utf8_lossy(&output.stderr);
     // Unknown keys are told of, and no failure.
     assert!(output.status.success() && !said.contains("weft@"), "{said}");
+    // What the unit leaves open, from 0 to 100: services without limits have 96.
+    let mut security = Command::new("systemd-analyze");
+    security.args(["security", "--offline=yes", "--no-pager", "--threshold=30"]).arg(&path);
+    let output = security.output().expect("it can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 /// Makes a package of what this test's profile has built.
@@ -230,7 +271,6 @@ fn a_debian_package_is_installed_and_removed_without_a_trace() {
     }
     let unit = fs::read_to_string(target.join("usr/lib/systemd/system/weft@.service")).expect("it is there");
     assert!(unit.contains("ExecStart=/usr/bin/weft serve"), "{unit}");
-    assert!(run(Command::new("/bin/sh").args(["-c", "true"])).is_empty());
     dpkg(&["--purge", "weft"]);
     let left: Vec<_> =
         files_below(&target).into_iter().filter(|file| !file.starts_with("var/lib/dpkg/")).collect();
@@ -238,4 +278,37 @@ fn a_debian_package_is_installed_and_removed_without_a_trace() {
         left,
         before.into_iter().filter(|file| !file.starts_with("var/lib/dpkg/")).collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn an_rpm_is_installed_and_removed_without_a_trace() {
+    if !Need::Root.is_met() || !Need::Rpm.is_met() {
+        return;
+    }
+    let dir = temporary_dir();
+    let made = package("rpm", dir.path());
+    let again = temporary_dir();
+    let twice = package("rpm", again.path());
+    assert!(fs::read(&made[0]).expect("it is there") == fs::read(&twice[0]).expect("it is there"));
+    let target = dir.path().join("root");
+    fs::create_dir(&target).expect("room");
+    let rpm = |arguments: &[&str]| {
+        let mut rpm = Command::new("rpm");
+        // Without the programs that its scripts call: an empty root has none.
+        rpm.arg(format!("--root={}", target.display()))
+            .args(["--dbpath=/var/lib/rpm", "--nodeps", "--noscripts"])
+            .args(arguments);
+        run(&mut rpm)
+    };
+    rpm(&["-i", &made[0].display().to_string()]);
+    let weft = target.join("usr/bin/weft");
+    assert_eq!(run(Command::new(&weft).arg("--version")), run(Command::new(weft_bin()).arg("--version")));
+    for path in ["usr/sbin/mount.weft", "usr/lib/systemd/system/weft@.service", "usr/lib/libweft.so.0"] {
+        assert!(fs::symlink_metadata(target.join(path)).is_ok(), "{path}");
+    }
+    let told = run(Command::new("rpm").args(["-qp", "--scripts", "--requires"]).arg(&made[0]));
+    assert!(told.contains("systemd-sysusers weft.conf") && told.contains("glibc >= 2.34"), "{told}");
+    rpm(&["-e", "weft"]);
+    let left = files_below(&target);
+    assert!(left.iter().all(|file| file.starts_with("var/lib/rpm/")), "{left:?}");
 }

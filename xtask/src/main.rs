@@ -8,6 +8,7 @@
 //! | every `unsafe` tells why it is sound; every crate has a header; files stay short and finished | [`sources`] |
 //! | what decodes bytes or texts from outside is fuzzed | [`decoders`] |
 //! | every claim of docs/semantics.md names a test that is run; no link of a document leads nowhere | [`documents`] |
+//! | the licences of what is installed are listed | [`licences`] |
 //!
 //! Each rule is a pure function from text to complaints, with tests of its own.
 
@@ -15,6 +16,7 @@ mod circles;
 mod decoders;
 mod documents;
 mod edges;
+mod licences;
 mod sources;
 mod test;
 
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let is_well = match arguments.split_first().map(|(command, rest)| (command.as_str(), rest)) {
         Some(("check", [])) => check(&repository()).map(keeps_rules),
+        Some(("licences", [])) => licences::write(&repository()).map(|()| true),
         // What `test` starts for each program.
         Some(("run", words)) => {
             return test::run_measured(words).unwrap_or_else(|error| {
@@ -59,7 +62,7 @@ fn main() -> ExitCode {
             test::Options::parse(rest).and_then(|options| test::run(&repository(), &options))
         }
         _ => {
-            eprintln!("usage: cargo run -p xtask -- check\n       {}", test::USAGE);
+            eprintln!("usage: cargo run -p xtask -- check | licences\n       {}", test::USAGE);
             return ExitCode::from(2);
         }
     };
@@ -96,6 +99,7 @@ fn check(root: &Path) -> Result<usize> {
     }
     complaints.extend(decoders::check(&files));
     complaints.extend(documents::check(&files, &|path| root.join(path).exists()));
+    complaints.extend(licences::check(root)?);
     for complaint in &complaints {
         eprintln!("{}: {}", complaint.place, complaint.text);
     }

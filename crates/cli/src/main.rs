@@ -11,6 +11,7 @@
 //!   gateway_state  what a running NFS gateway tells
 //!   hosts/      clusters on several hosts, started over ssh
 //!   help/       the manual pages of `weft help SUBJECT`
+//!   embedded    libraries that are sections of this program
 //!   exit        how a command ends when it fails
 //! ```
 //!
@@ -27,6 +28,7 @@ mod commands;
 mod copy;
 mod dashboard;
 mod doctor;
+mod embedded;
 mod exit;
 mod gateway_state;
 mod help;

@@ -1,5 +1,6 @@
 //! `weft run`
 
+use crate::embedded;
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -102,10 +103,12 @@ fn library() -> Result<PathBuf> {
     let beside = own_directory()?;
     match installed(&beside, LIBRARY) {
         Some(found) => Ok(found),
-        None => bail!(
-            "{LIBRARY} is neither in {} nor in ../lib; install it there, or set WEFT_PRELOAD to its path",
-            beside.display()
-        ),
+        None => embedded::library(LIBRARY)?.with_context(|| {
+            format!(
+                "{LIBRARY} is neither in {} nor in ../lib, nor in this program; install it, or set WEFT_PRELOAD to its path",
+                beside.display()
+            )
+        }),
     }
 }
 
@@ -114,7 +117,10 @@ fn library() -> Result<PathBuf> {
 fn mpi_library() -> Result<Option<PathBuf>> {
     match std::env::var_os("WEFT_MPI_LIBRARY").filter(|given| !given.is_empty()) {
         Some(given) => Ok(Some(PathBuf::from(given))),
-        None => Ok(installed(&own_directory()?, MPI_LIBRARY)),
+        None => match installed(&own_directory()?, MPI_LIBRARY) {
+            Some(found) => Ok(Some(found)),
+            None => embedded::library(MPI_LIBRARY),
+        },
     }
 }
 
