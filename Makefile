@@ -31,13 +31,13 @@ fuzz:
 bench:
 	@bench/run.sh
 
+BUILT ?= target/release
 build:
 	@scripts/need.sh cc cargo
 	cargo build --release --locked
-	scripts/embed.sh target/release/weft target/release/libweft_preload.so target/release/libweft_mpi.so
+	scripts/embed.sh $(BUILT)/weft $(BUILT)/libweft_preload.so $(BUILT)/libweft_mpi.so
 
 PREFIX ?= /usr/local
-BUILT ?= target/release
 UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
 PACKAGES = $(DESTDIR)$(PREFIX)/lib/pkgconfig
 SHARE = $(DESTDIR)$(PREFIX)/share
@@ -85,6 +85,10 @@ uninstall:
 	    share/weft/slurm/prolog share/weft/slurm/epilog share/doc/weft/LICENSE share/doc/weft/licences-of-dependencies.txt
 	rm -f $(DESTDIR)/sbin/mount.weft
 	-cd $(DESTDIR)$(PREFIX) && rmdir share/weft/slurm share/weft share/doc/weft 2>/dev/null
+
+docs:
+	@scripts/need.sh cc cargo
+	@scripts/docs.sh
 
 tarball deb rpm: build
 	@BUILT=$(BUILT) scripts/package.sh $@

@@ -49,11 +49,21 @@ for need in "$@"; do
 done
 if [ ${#packages[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "installing ${packages[*]}" >&2
+        echo "weft: installing ${packages[*]}" >&2
         export DEBIAN_FRONTEND=noninteractive
-        { apt-get install -y -q "${packages[@]}" || { apt-get update -q && apt-get install -y -q "${packages[@]}"; }; } >&2
-    else
+        said=$(mktemp)
+        install_all() { apt-get install -y -q "${packages[@]}" >>"$said" 2>&1; }
+        if ! install_all && ! { apt-get update -q >>"$said" 2>&1 && install_all; }; then
+            tail -n 30 "$said" >&2
+            echo "weft: that failed; all that apt-get has said is in $said" >&2
+            exit 1
+        fi
+        rm -f "$said"
+    elif command -v apt-get >/dev/null; then
         echo "weft: missing; install with: sudo apt-get install ${packages[*]}" >&2
+        exit 1
+    else
+        echo "weft: missing: $*; install what Debian has in the packages ${packages[*]}" >&2
         exit 1
     fi
 fi
@@ -69,7 +79,7 @@ if [ -n "$have" ] && [ "$(newest "$wanted" "$have")" = "$have" ]; then
 fi
 # Debian 13 and later have the package rustup; before that its own installer is needed.
 if ! command -v rustup >/dev/null && [ "$(id -u)" = 0 ] && apt-cache show rustup >/dev/null 2>&1; then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q rustup >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q rustup >/dev/null 2>&1 || true
 fi
 if command -v rustup >/dev/null; then
     { rustup toolchain install stable --profile minimal --component clippy,rustfmt && rustup default stable; } >&2

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Demonstrates a whole file system: builds, starts 1 metadata and 4 I/O servers, mounts, copies a tree in and
-# out in every way, compares the copies, lets 4 processes write and read one shared 1 GiB file, prints one table,
+# out in every way, compares the copies, lets 4 processes write and read one shared 1 GiB file, prints what came of it,
 # and stops everything.
 #   WEFT_SCRATCH=DIR   scratch directory (default: /dev/shm if it has space, else /tmp)
 #   WEFT_TREE=DIR      the tree to copy (default: /usr/include, else this repository's sources)
@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/need.sh cc cargo fuse
+minutes=$(((9 + $(nproc)) / $(nproc)))
+[ -x target/release/weft-bench ] || echo "weft: building, which takes about $minutes minutes the first time on $(nproc) processors" >&2
 cargo build --release --locked --quiet -p weft-cli -p weft-bench
 weft=$PWD/target/release/weft
 
@@ -32,7 +34,6 @@ trap finish EXIT
 trap 'finish; exit 130' INT
 trap 'finish; exit 143' TERM HUP
 
-say() { printf '\n== %s\n' "$*"; }
 sums() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
 
 tree=${WEFT_TREE:-/usr/include}
@@ -41,29 +42,37 @@ if [ ! -d "$tree" ]; then
     mkdir "$tree" && git ls-files -z | xargs -0 cp --parents -t "$tree"
 fi
 
-say "a cluster of 1 metadata and 4 I/O servers in $scratch/cluster"
+echo "weft: starting 1 metadata and 4 I/O servers, copying $tree in and out, then 4 processes on one file of 1 GiB; about a minute" >&2
 export HOME=$scratch # the client key goes here, not to your own configuration
 url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
-"$weft" status "$url"
-
-say "mounted on $scratch/mnt"
 mkdir "$scratch/mnt" "$scratch/out"
-setsid "$weft" mount --foreground "$url" "$scratch/mnt" &
+setsid "$weft" mount --foreground "$url" "$scratch/mnt" 2>"$scratch/mount.log" &
 mount_pid=$!
 for _ in $(seq 100); do mountpoint -q "$scratch/mnt" && break; sleep 0.1; done
-mountpoint -q "$scratch/mnt"
+mountpoint -q "$scratch/mnt" || { cat "$scratch/mount.log" >&2; exit 1; }
 
-say "$tree in and out, then 4 processes on one file of 1 GiB"
 "$weft" bench demo --url "$url" --mount "$scratch/mnt" --mount-pid "$mount_pid" \
-    --source "$tree" --out "$scratch/out" --dir "$scratch" --runs "${WEFT_RUNS:-3}" &
+    --source "$tree" --out "$scratch/out" --dir "$scratch" --runs "${WEFT_RUNS:-3}" >"$scratch/rates" &
 bench_pid=$!
 wait "$bench_pid"
 bench_pid=
 
-say "comparing checksums"
 sums "$tree" >"$scratch/expected"
-for copy in mnt/by-mount mnt/by-cp out/by-mount out/by-cp; do
+copies=(mnt/by-mount mnt/by-cp out/by-mount out/by-cp)
+for copy in "${copies[@]}"; do
     sums "$scratch/$copy" | cmp - "$scratch/expected"
     diff -r --no-dereference "$tree" "$scratch/$copy"
-    echo "$copy: $(wc -l <"$scratch/expected") files, all the same"
 done
+
+echo
+echo "$(wc -l <"$scratch/expected") files of $tree, copied by the mount and by weft cp, in and out: all 4 copies are identical."
+echo
+cat "$scratch/rates"
+echo
+echo "== details: the servers, in $scratch/cluster"
+"$weft" status --dir "$scratch/cluster"
+"$weft" df "$url"
+echo
+echo "Everything is stopped and removed again. Next, try:"
+echo "  $weft up --dir ~/weft-demo --io 4 --detach      a file system that stays; README.md goes on from there"
+echo "  $weft help start                                the first ten minutes"

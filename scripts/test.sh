@@ -75,6 +75,7 @@ holds "clippy" cargo clippy --workspace --all-targets --locked -- -D warnings
 holds "the build" cargo build --workspace --all-targets --locked --quiet
 xtask=${CARGO_TARGET_DIR:-target}/debug/xtask
 holds "the repository's own rules" "$xtask" check
+holds "the reference of the C interface" scripts/docs.sh --only-c
 holds "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 # Reports failed and skipped tests at the end, and the sums: "P passed, F failed, S skipped, I ignored".

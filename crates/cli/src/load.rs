@@ -5,26 +5,51 @@ use std::collections::HashMap;
 use std::time::Instant;
 use weft_client::Client;
 use weft_wire::Op;
-use weft_wire::messages::StatusReply;
+use weft_wire::messages::{CLOCK_GAUGE, StatusReply};
 
 /// What all servers had counted at a moment.
 pub struct Look {
     at: Instant,
+    /// When servers were asked and had answered, in microseconds since 1970.
+    asked_us: (u64, u64),
     /// In order: metadata servers first. Or why one does not answer.
     servers: Vec<(String, Result<StatusReply, String>)>,
 }
 
 impl Look {
-    /// Asks all servers.
+    /// Asks all servers, and for their clients.
     pub fn at(client: &Client) -> Look {
-        let at = Instant::now();
-        let servers = client.server_status(true).into_iter();
+        Look::asking(client, true)
+    }
+
+    /// Asks all servers.
+    pub fn without_clients(client: &Client) -> Look {
+        Look::asking(client, false)
+    }
+
+    fn asking(client: &Client, with_clients: bool) -> Look {
+        let (at, asked_us) = (Instant::now(), weft_host::unix_us());
+        let servers = client.server_status(with_clients);
         Look {
             at,
+            asked_us: (asked_us, weft_host::unix_us()),
             servers: servers
+                .into_iter()
                 .map(|(server, answer)| (server.name, answer.map_err(|error| error.to_string())))
                 .collect(),
         }
+    }
+
+    /// A server's clock less that of this host, in seconds, as far as that can be told: within the time of the request no offset is
+    /// seen. `None` if the server does not say.
+    pub fn clock_offset_s(&self, status: &StatusReply) -> Option<f64> {
+        let there = status.gauges.iter().find(|gauge| gauge.name == CLOCK_GAUGE)?.value;
+        let (asked, answered) = self.asked_us;
+        let offset_us = match there {
+            early if early < asked => -((asked - early) as f64),
+            late => late.saturating_sub(answered) as f64,
+        };
+        Some(offset_us / 1e6)
     }
 
     /// Whether any server has answered.
@@ -220,7 +245,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
     use weft_wire::Wire;
-    use weft_wire::messages::OpCount;
+    use weft_wire::messages::{Gauge, OpCount};
 
     fn status(process_id: u32, counts: &[(Op, u64, u64)]) -> StatusReply {
         let count = |(op, count, bytes): &(Op, u64, u64)| OpCount {
@@ -240,10 +265,25 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_is_off_only_as_far_as_the_time_of_the_request_does_not_explain_it() {
+        let look = Look { at: Instant::now(), asked_us: (5_000_000, 6_000_000), servers: Vec::new() };
+        let offset = |clock_us: Option<u64>| {
+            let gauge = |value| Gauge { name: CLOCK_GAUGE.into(), value };
+            let gauges = clock_us.map(gauge).into_iter().collect();
+            look.clock_offset_s(&StatusReply { gauges, ..status(1, &[]) })
+        };
+        assert_eq!(offset(None), None);
+        assert_eq!(offset(Some(3_000_000)), Some(-2.0));
+        assert_eq!(offset(Some(5_500_000)), Some(0.0));
+        assert_eq!(offset(Some(16_000_000)), Some(10.0));
+    }
+
+    #[test]
     fn rates_are_of_what_came_between_and_a_restart_begins_at_nothing() {
         let now = Instant::now();
         let look = |after_s: u64, status: Option<StatusReply>| Look {
             at: now + Duration::from_secs(after_s),
+            asked_us: (5_000_000, 6_000_000),
             servers: vec![("io0".into(), status.ok_or("it is down".into()))],
         };
         let first = look(0, Some(status(1, &[(Op::Read, 10, 4096)])));

@@ -15,9 +15,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod connect;
 mod mounts;
+mod space;
 
 pub use connect::{begin_connect, is_connected, raw_address};
 pub use mounts::{Mount, mounts, mounts_in};
+pub use space::{Space, space_of};
 
 /// The name of this host.
 pub fn name() -> String {
@@ -79,6 +81,11 @@ pub fn since_1970() -> Duration {
 /// Whole seconds since 1970 by the wall clock.
 pub fn unix_s() -> u64 {
     since_1970().as_secs()
+}
+
+/// Microseconds since 1970.
+pub fn unix_us() -> u64 {
+    since_1970().as_micros() as u64
 }
 
 /// The umask of this process. The system call that reads it also sets it, so another thread could make a file in

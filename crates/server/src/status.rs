@@ -1,10 +1,9 @@
 //! What a server reports of itself.
 
 use crate::shared::Shared;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
-use weft_wire::messages::{Gauge, SpaceReply, StatusReply, StatusRequest};
+use weft_wire::messages::{CLOCK_GAUGE, Gauge, SpaceReply, StatusReply, StatusRequest};
 
 /// Clients in one reply; the number of all comes with them.
 const CLIENTS_LISTED_MAX: usize = 256;
@@ -14,6 +13,7 @@ pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Ga
     let space = space_of(shared);
     let mut gauges = shared.counters.gauges();
     gauges.extend(service_gauges);
+    gauges.push(Gauge { name: CLOCK_GAUGE.into(), value: weft_host::unix_us() });
     StatusReply {
         name: shared.name.clone(),
         role: shared.role.name().into(),
@@ -50,17 +50,13 @@ pub(crate) fn disk_id(shared: &Shared) -> [u8; 16] {
 /// Space of the disk under a server's directory; zeros where it cannot be told.
 pub(crate) fn space_of(shared: &Shared) -> SpaceReply {
     let disk_id = disk_id(shared);
-    let mut space = SpaceReply { space_bytes: 0, free_bytes: 0, available_bytes: 0, disk_id };
-    let Ok(path) = std::ffi::CString::new(shared.directory.as_os_str().as_bytes()) else { return space };
-    // SAFETY: all-zero bytes are a valid `statvfs`.
-    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` is a live C string, `stat` is live and writable.
-    if unsafe { libc::statvfs(path.as_ptr(), &mut stat) } == 0 {
-        space.space_bytes = stat.f_blocks * stat.f_frsize;
-        space.free_bytes = stat.f_bfree * stat.f_frsize;
-        space.available_bytes = stat.f_bavail * stat.f_frsize;
+    let space = weft_host::space_of(&shared.directory).unwrap_or_default();
+    SpaceReply {
+        space_bytes: space.bytes,
+        free_bytes: space.free_bytes,
+        available_bytes: space.available_bytes,
+        disk_id,
     }
-    space
 }
 
 /// Processor time that this process has used.

@@ -5,7 +5,6 @@ use super::ports;
 use anyhow::{Context, Result, bail};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use weft_client::{Url, installed_key_path};
@@ -180,14 +179,5 @@ pub fn install_client_key(key_file: &Path, url: &str) -> Result<PathBuf> {
 
 /// Free space on the file system of a directory, in bytes.
 pub fn free_bytes(dir: &Path) -> Option<u64> {
-    let path = std::ffi::CString::new(dir.as_os_str().as_bytes()).ok()?;
-    let mut space = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: `path` is a C string. `space` has room for the result, which is read only on success.
-    let space = unsafe {
-        if libc::statvfs(path.as_ptr(), space.as_mut_ptr()) != 0 {
-            return None;
-        }
-        space.assume_init()
-    };
-    Some(space.f_bavail * space.f_frsize)
+    weft_host::space_of(dir).map(|space| space.available_bytes)
 }

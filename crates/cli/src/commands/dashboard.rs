@@ -121,7 +121,7 @@ impl Watch {
             status: status.clone(),
             transport: weft_cli_common::connections::transport_of(&self.client, name),
             round_trip: status.is_ok().then(|| self.client.ping(name, b"dashboard").ok()).flatten(),
-            clock_offset_s: None,
+            clock_offset_s: status.as_ref().ok().and_then(|status| look.clock_offset_s(status)),
         };
         look.servers().iter().map(state).collect()
     }

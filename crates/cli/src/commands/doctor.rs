@@ -24,8 +24,7 @@ const LOG_LINES: usize = 60;
 /// file and its servers on this host, also if they do not run. With a URL, or WEFT_URL, it looks at that file
 /// system: its servers, versions, space, clocks, transports. With a directory it looks at the mount there.
 ///
-/// docs/doctor.md lists all findings. The exit code is 1 if there is a problem. It changes nothing, but for a
-/// file that it makes and removes to compare clocks.
+/// docs/doctor.md lists all findings. The exit code is 1 if there is a problem. It changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

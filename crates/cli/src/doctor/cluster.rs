@@ -1,6 +1,5 @@
 //! A cluster file, and those of its servers that are on this host.
 
-use super::host::space_of;
 use super::{Findings, Level};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -252,7 +251,7 @@ fn server_facts(config: &ClusterConfig, server: &ServerConfig) -> ServerFacts {
         owner: meta.as_ref().map(MetadataExt::uid),
         device: meta.as_ref().map(MetadataExt::dev),
         is_volatile: is_in_memory(&directory),
-        space: space_of(&directory),
+        space: weft_host::space_of(&directory).map(|space| (space.available_bytes, space.bytes)),
         port: look_at_port(&server.addresses[0]),
         directory,
     }

@@ -65,7 +65,7 @@ impl HostFacts {
             is_root: unsafe { libc::geteuid() } == 0,
             dead_mounts: dead_mounts(),
             open_files_max: limit(libc::RLIMIT_NOFILE).unwrap_or(u64::MAX),
-            shm_free_bytes: free_bytes(Path::new("/dev/shm")),
+            shm_free_bytes: weft_host::space_of(Path::new("/dev/shm")).map(|space| space.available_bytes),
             uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
             fuse_ring: word("/sys/module/fuse/parameters/enable_uring").map(|text| text == "Y"),
             ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
@@ -226,22 +226,6 @@ fn limit(what: libc::__rlimit_resource_t) -> Option<u64> {
     // SAFETY: `limit` is live and writable.
     unsafe { libc::getrlimit(what, &mut limit) };
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
-/// What is free on a file system.
-pub(super) fn free_bytes(path: &Path) -> Option<u64> {
-    space_of(path).map(|(free, _)| free)
-}
-
-/// What is free on a file system, and its size.
-pub(super) fn space_of(path: &Path) -> Option<(u64, u64)> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all-zero bytes are a valid `statvfs`.
-    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` is a live C string, `stat` is live and writable.
-    let result = unsafe { libc::statvfs(path.as_ptr(), &mut stat) };
-    (result == 0).then_some((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
 }
 
 fn has_library(name: &str) -> bool {

@@ -2,10 +2,11 @@
 
 use super::cluster::judge_space;
 use super::{Findings, Level};
+use crate::load::Look;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weft_cli_common::connections::{Connections, at};
-use weft_client::{Client, Error, ErrorKind, OpenOptions};
+use std::time::Duration;
+use weft_cli_common::connections::Connections;
+use weft_client::{Client, Error, ErrorKind};
 use weft_wire::Status;
 use weft_wire::messages::StatusReply;
 
@@ -238,37 +239,18 @@ fn judge_transports(servers: &[ServerState], findings: &mut Findings) {
 }
 
 fn states(client: &Client) -> Vec<ServerState> {
-    let offset = clock_offset(client);
-    let all = client.server_status(false).into_iter();
-    all.map(|(server, answer)| {
-        let is_meta = answer.as_ref().is_ok_and(|status| status.role == "meta");
-        let pings = (0..PINGS).map_while(|_| client.ping(&server.name, b"doctor").ok());
+    let look = Look::without_clients(client);
+    let state = |(name, status): &(String, Result<StatusReply, String>)| {
+        let pings = (0..PINGS).map_while(|_| client.ping(name, b"doctor").ok());
         ServerState {
-            round_trip: if answer.is_ok() { pings.min() } else { None },
-            transport: weft_cli_common::connections::transport_of(client, &server.name),
-            status: answer.map_err(|error| error.to_string()),
-            clock_offset_s: offset.filter(|_| is_meta),
-            name: server.name,
+            round_trip: if status.is_ok() { pings.min() } else { None },
+            transport: weft_cli_common::connections::transport_of(client, name),
+            status: status.clone(),
+            clock_offset_s: status.as_ref().ok().and_then(|status| look.clock_offset_s(status)),
+            name: name.clone(),
         }
-    })
-    .collect()
-}
-
-/// The metadata server's clock less that of this host, by a file that is made for it and removed. `None` where this user may not make
-/// one.
-fn clock_offset(client: &Client) -> Option<f64> {
-    let name = format!("/.weft-doctor-{}-{}", std::process::id(), weft_host::unix_s());
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let begun = now();
-    let options = OpenOptions::new().write(true).create_new(true).mode(0o600);
-    let file = client.open(at(name.as_ref()), &options).ok()?;
-    let ended = now();
-    let made = file.attr().ctime;
-    drop(file);
-    let _ = client.unlink(at(name.as_ref()));
-    let there = made.seconds as f64 + f64::from(made.nanoseconds) / 1e9;
-    // Within the request no offset can be told.
-    Some(if there < begun { there - begun } else { (there - ended).max(0.0) })
+    };
+    look.servers().iter().map(state).collect()
 }
 
 fn why_not(error: &anyhow::Error) -> NoConnection {

@@ -14,6 +14,9 @@
 
 use crate::keys::KeyInfo;
 
+/// The gauge with a server's clock, in microseconds since 1970: every server has it.
+pub const CLOCK_GAUGE: &str = "clock_us";
+
 /// Values of [`HelloRequest::role`]: they select the key of the proofs.
 pub mod peer_role {
     /// A client with an issued key. The public part is in the greeting; the proofs use the secret.
