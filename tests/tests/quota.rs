@@ -106,6 +106,13 @@ fn a_tree_is_as_large_as_its_limit() {
     };
     assert_eq!(size("p1/sub"), "3072 303");
     assert_ne!(size("."), "3072 303");
+    // The same for programs without a mount, in C, and for clients of NFS.
+    let preloaded = |path: &str| {
+        let script = format!("stat -f -c '%b %S' /weft/{path}; cd /weft && stat -f -c '%b %S' {path}");
+        cluster.weft(&["run", "--url", cluster.url(), "--", "sh", "-c", &script])
+    };
+    assert_eq!(preloaded("p1/sub"), "768 4096\n768 4096\n");
+    assert_ne!(preloaded("."), "768 4096\n768 4096\n");
     let mut df = cluster.command(&["df", "--json", &tree]);
     let df = expect_success("weft df", &df.output().expect("it runs"));
     let df: serde_json::Value = serde_json::from_str(&df).expect("it is JSON");

@@ -570,7 +570,8 @@ int weft_setxattr(weft_fs *fs, const char *path, const char *name, const void *v
 ssize_t weft_listxattr(weft_fs *fs, const char *path, char *names, size_t bytes);
 int weft_removexattr(weft_fs *fs, const char *path, const char *name);
 
-/* Space and files of the whole file system. */
+/* Space and files of the whole file system; in a directory tree with a quota that is shown so (weft quota set --df),
+ * where the URL names a directory in it, of that tree. */
 int weft_statvfs(weft_fs *fs, struct statvfs *space);
 
 /* Makes durable what anybody has written to any file so far, whether it is open or closed, and all names,

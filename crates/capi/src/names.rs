@@ -179,7 +179,7 @@ pub unsafe extern "C" fn weft_statvfs(fs: *const weft_fs, space: *mut statvfs) -
     call("weft_statvfs", || {
         // SAFETY: as the caller promises.
         let (fs, space) = unsafe { (borrow(fs)?, result("space", space)?) };
-        let found = fs.client.statfs()?;
+        let found = fs.client.statfs_at(fs.client.stat("/", true)?.ino)?;
         // SAFETY: zeroed bytes are a valid `statvfs`.
         *space = unsafe { std::mem::zeroed() };
         space.f_bsize = STATVFS_BLOCK_BYTES;

@@ -37,7 +37,7 @@ impl Files {
             Ok(attributes) => attributes,
             Err(status) => return fail(status, None),
         };
-        match self.statfs().await {
+        match self.statfs(attributes.fileid).await {
             Ok(space) => Nfs3Result::Ok(FSSTAT3resok {
                 obj_attributes: post_op(Some(attributes)),
                 tbytes: space.space_bytes,
@@ -52,13 +52,14 @@ impl Files {
         }
     }
 
-    async fn statfs(&self) -> Result<StatFs, nfsstat3> {
-        if let Some(space) = self.space.get() {
+    /// As it is seen by the inode.
+    async fn statfs(&self, ino: u64) -> Result<StatFs, nfsstat3> {
+        if let Some(space) = self.space.get(ino) {
             return Ok(space);
         }
         let client = self.client.clone();
-        let space = self.workers.run(move || client.statfs()).await.map_err(by_handle)?;
-        self.space.set(space);
+        let space = self.workers.run(move || client.statfs_at(ino)).await.map_err(by_handle)?;
+        self.space.set(ino, space);
         Ok(space)
     }
 

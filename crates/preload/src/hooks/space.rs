@@ -19,19 +19,19 @@ const FILE_SYSTEM_TYPE: i64 = 0x5745_4654;
 
 hooks! {
     fn statfs = statfs64 = __statfs(path: *const c_char, place: *mut StatFs) -> c_int {
-        on_path(HERE, path, true, |_, path| statfs::real(path, place), |target| space(made_for(target)?, place))
+        on_path(HERE, path, true, |_, path| statfs::real(path, place), |target| space(place_of(target)?, place))
     }
 
     fn fstatfs = fstatfs64(fd: c_int, place: *mut StatFs) -> c_int where fd is open {
-        space(open.mount.made()?, place)
+        space((open.mount.made()?, open.shared().ino), place)
     }
 
     fn statvfs = statvfs64(path: *const c_char, place: *mut StatVfs) -> c_int {
-        on_path(HERE, path, true, |_, path| statvfs::real(path, place), |target| space_v(made_for(target)?, place))
+        on_path(HERE, path, true, |_, path| statvfs::real(path, place), |target| space_v(place_of(target)?, place))
     }
 
     fn fstatvfs = fstatvfs64(fd: c_int, place: *mut StatVfs) -> c_int where fd is open {
-        space_v(open.mount.made()?, place)
+        space_v((open.mount.made()?, open.shared().ino), place)
     }
 
     fn pathconf(path: *const c_char, name: c_int) -> c_long {
@@ -43,18 +43,20 @@ hooks! {
     }
 }
 
-/// The connections for an existing file.
-fn made_for(target: &Target) -> Outcome<&'static Made> {
+/// The connections for an existing file, and its inode.
+type Place = (&'static Made, u64);
+
+fn place_of(target: &Target) -> Outcome<Place> {
     let (made, at) = target.at()?;
-    made.client.stat(at, true)?;
-    Ok(made)
+    let attr = made.client.stat(at, true)?;
+    Ok((made, attr.ino))
 }
 
-unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
+unsafe fn space(of: Place, place: *mut StatFs) -> Outcome<c_int> {
     // SAFETY: zeroed bytes are a valid `statvfs` and a valid `statfs`; the program passes a pointer to one.
     let (place, found) = unsafe {
         let mut found: StatVfs = std::mem::zeroed();
-        space_v(made, &mut found)?;
+        space_v(of, &mut found)?;
         *place = std::mem::zeroed();
         (&mut *place, found)
     };
@@ -66,8 +68,8 @@ unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
     Ok(0)
 }
 
-unsafe fn space_v(made: &Made, place: *mut StatVfs) -> Outcome<c_int> {
-    let found = made.client.statfs()?;
+unsafe fn space_v((made, ino): Place, place: *mut StatVfs) -> Outcome<c_int> {
+    let found = made.client.statfs_at(ino)?;
     // SAFETY: zeroed bytes are a valid `statvfs`; the program passes a pointer to one.
     let place = unsafe {
         *place = std::mem::zeroed();

@@ -7,6 +7,7 @@ use nfs3_types::nfs3::{
     stable_how,
 };
 use weft_client::OpenOptions;
+use weft_wire::messages::{QuotaLimits, quota_kind};
 
 pub(super) async fn create(
     gateway: &Gateway,
@@ -245,6 +246,30 @@ fn the_file_system_is_described() {
             let conf = gateway.files.pathconf(&root(), object).await.unwrap();
             assert!(conf.name_max == 255 && conf.no_trunc && !conf.case_insensitive);
         }
+    });
+}
+
+#[test]
+fn a_directory_tree_with_a_quota_has_its_limits_as_its_size() {
+    let cluster = Cluster::start(1, 4096);
+    let client = cluster.client();
+    client.mkdir("/tree", 0o755).unwrap();
+    let tree = client.mark_tree("/tree", true, |_| ()).unwrap();
+    let limits = QuotaLimits {
+        hard_bytes: 1 << 20,
+        soft_bytes: 0,
+        hard_files: 0,
+        soft_files: 0,
+        grace_s: 60,
+        in_statfs: true,
+    };
+    client.set_quota(quota_kind::TREE, tree, Some(limits)).unwrap();
+    with_gateway(&cluster, async |gateway| {
+        let dir = gateway.root().await;
+        let below = gateway.find(&dir, "tree").await.unwrap().0;
+        let size = async |object: &[u8]| gateway.files.fsstat(&root(), object).await.unwrap().tbytes;
+        assert_eq!(size(&below).await, 1 << 20);
+        assert!(size(&dir).await > 1 << 20);
     });
 }
 
