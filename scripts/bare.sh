@@ -5,8 +5,8 @@
 set -euo pipefail
 package=${1:?"usage: scripts/bare.sh PACKAGE.deb [SUITE] [MIRROR]"}
 suite=${2:-bookworm}
-mirror=${3:-$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p; s/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\) .*/\2/p' \
-    /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)}
+mirror=${3:-$({ sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/*.sources
+    sed -n 's/^deb  *\(\[[^]]*\]  *\)\{0,1\}\([^ ]*\) .*/\2/p' /etc/apt/sources.list; } 2>/dev/null | head -n 1 || true)}
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/weft-bare.XXXXXX")
 finish() {
     trap - EXIT

@@ -6,7 +6,7 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/need.sh cc cargo fuse rsync git sqlite ip tar make python3 perl vim patch ssh || exit 1
 # A browser without a screen, for weft dashboard.
-scripts/need.sh chromium rpm || exit 1
+scripts/need.sh chromium rpm zsh fish || exit 1
 # Power cuts of local file systems. Without root or loop devices the tests report that they are skipped.
 if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ]; then
     scripts/need.sh mkfs.ext4 mkfs.xfs || exit 1

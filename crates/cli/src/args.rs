@@ -130,6 +130,9 @@ commands! {
     Bench => bench::Args,
     /// Explain a subject or a command.
     Help => help::Args with Cli::command(),
+    /// Print how a word could go on, for the completions of shells.
+    #[command(hide = true)]
+    Complete => complete::Args,
     /// Print completions for a shell.
     Completions => completions::Args with Cli::command(),
     /// Write the man pages.
@@ -259,6 +262,8 @@ mod tests {
             "weft help striping",
             "weft help stripe set",
             "weft completions bash",
+            "weft complete path weft:/da",
+            "weft complete subject",
             "weft man D",
         ] {
             if let Err(error) = parse(line) {

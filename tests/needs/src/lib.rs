@@ -32,6 +32,8 @@ pub enum Need {
     MountNamespaces,
     /// An SSH server that needs no set-up, and OpenSSH's client.
     Ssh,
+    /// The shells zsh and fish.
+    OtherShells,
     /// The programs that make and install packages of RPM.
     Rpm,
     /// Chromium, which shows pages without a screen.
@@ -80,6 +82,7 @@ impl Need {
                 succeeds("unshare", &[flags, "true"])
             }
             Need::Ssh => succeeds("sh", &["-c", "command -v dropbear dropbearkey ssh ssh-keygen nsenter"]),
+            Need::OtherShells => succeeds("sh", &["-c", "command -v zsh fish"]),
             Need::Rpm => succeeds("sh", &["-c", "command -v rpm rpmbuild"]),
             Need::Chromium => succeeds("chromium", &["--version"]),
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
@@ -119,6 +122,7 @@ impl fmt::Display for Need {
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
             Need::Ssh => "dropbear, ssh and nsenter (packages dropbear-bin, openssh-client, util-linux)",
+            Need::OtherShells => "zsh and fish",
             Need::Rpm => "rpm and rpmbuild (package rpm)",
             Need::Chromium => "chromium",
             Need::LoopDevices => "root and /dev/loop-control",

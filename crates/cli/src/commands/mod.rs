@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod cat;
+pub mod complete;
 pub mod completions;
 pub mod cp;
 pub mod dashboard;
