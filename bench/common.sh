@@ -27,3 +27,13 @@ rate_of() {
     shift
     LC_ALL=C "$@" 2>&1 | awk -v mib="$mib" '/copied/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^s,?$/) { printf "%.0f\n", mib / $i } }'
 }
+
+# paired WITH WITHOUT: the median of the ratios of two files with a number on each line, line by line, and the interval that has the
+# true median with 95 %.
+paired() {
+    paste -d' ' "$1" "$2" | awk '{ print $1 / $2 }' | sort -n | awk '{ v[NR] = $1 } END {
+        median = (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2
+        low = int(NR / 2 - 0.98 * sqrt(NR)); high = NR + 1 - low
+        if (low < 1) { low = 1; high = NR }
+        printf "%.3f (%.3f to %.3f)", median, v[low], v[high] }'
+}

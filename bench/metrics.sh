@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
-runs=${WEFT_RUNS:-5}
+runs=${WEFT_RUNS:-60}
 clients=${WEFT_CLIENTS:-1000}
 scratch=$(mktemp -d /dev/shm/weft-metrics.XXXXXX)
 . bench/common.sh
@@ -14,19 +14,31 @@ trap 'down; finish' EXIT
 
 on=$("$weft" up --dir "$scratch/on" --io 4 --port 7600 --metrics 9600 --detach)
 off=$("$weft" up --dir "$scratch/off" --io 4 --port 7700 --detach)
-names() { "$weft" bench meta --url "$1" --key "$2" --runs 1 --files 4000 --json | python3 -c '
+names() { # URL DIR: appends to creates, stats, unlinks
+    "$weft" bench meta --url "$1" --key "$scratch/$2/client.key" --runs 1 --files 2000 --json | python3 -c '
 import json, sys
-print(*[round(row["value"]) for row in json.load(sys.stdin)["rows"] if row["unit"] == "per s"])'; }
+rows = [row["value"] for row in json.load(sys.stdin)["rows"] if row["unit"] == "per s"]
+for name, value in zip(["creates", "stats", "unlinks"], rows): print(name, value)' |
+        while read -r name value; do echo "$value" >>"$scratch/$name.$2"; done
+}
+reads() { # 4 KiB at random places, one request after the other, by four processes
+    "$weft" bench random --url "$1" --key "$scratch/$2/client.key" --piece 4K --file-bytes 64M --pieces 20000 --clients 4 \
+        --transport shm --method multiple --way read --runs 1 --json | python3 -c '
+import json, sys
+print(json.load(sys.stdin)["contests"][0]["methods"][0]["pieces_s"])' >>"$scratch/reads.$2"
+}
+# Whatever slows the machine down for a while meets both: who is first changes with each turn.
 for ((turn = 0; turn < runs; turn++)); do
-    names "$on" "$scratch/on/client.key" >>"$scratch/names.on"
-    names "$off" "$scratch/off/client.key" >>"$scratch/names.off"
+    for what in names reads; do
+        order=(on off)
+        [ $((turn % 2)) = 0 ] || order=(off on)
+        for which in "${order[@]}"; do $what "${!which}" "$which"; done
+    done
 done
-what=([1]=creates [2]=stats [3]=unlinks)
-columns=$(awk '{ print NF; exit }' "$scratch/names.on")
-for ((column = 1; column <= columns; column++)); do
-    with=$(cut -d' ' -f$column "$scratch/names.on" | median)
-    without=$(cut -d' ' -f$column "$scratch/names.off" | median)
-    awk -v c="${what[column]}" -v w="$with" -v o="$without" 'BEGIN { printf "%s: %8.0f with, %8.0f without, ratio %.3f\n", c, w, o, w / o }'
+echo "$runs turns, with metrics and without"
+for what in creates stats unlinks reads; do
+    printf '%-8s %8.0f / %8.0f per second; ratio %s\n' $what "$(median <"$scratch/$what.on")" "$(median <"$scratch/$what.off")" \
+        "$(paired "$scratch/$what.on" "$scratch/$what.off")"
 done
 
 # Clients that are connected and do nothing.

@@ -25,12 +25,14 @@ const RISING: &[&str] = &[
 ];
 /// Methods of accessing pieces, and what is counted of each.
 const METHODS: [&str; 3] = ["each", "sieve", "mapped"];
-const OF_METHODS: [(&str, &str, &str); 5] = [
+const OF_METHODS: [(&str, &str, &str); 7] = [
     ("requests", "weft_access_requests_total", "Requests whose pieces were accessed so."),
     ("reads", "weft_access_disk_reads_total", "Reads of data files for them."),
     ("writes", "weft_access_disk_writes_total", "Writes to data files for them."),
     ("wanted_bytes", "weft_access_wanted_bytes_total", "Bytes that the requests asked for."),
     ("accessed_bytes", "weft_access_accessed_bytes_total", "Bytes that were read and written for them."),
+    ("expected_ns", "weft_access_expected_seconds_total", "Time that the cost model expected for what it chose."),
+    ("took_ns", "weft_access_took_seconds_total", "Time that this took."),
 ];
 
 /// Listens at `address` (`HOST:PORT`), and answers with the server's metrics.
@@ -135,7 +137,11 @@ fn put_methods(page: &mut Page, gauges: &[Gauge]) {
         page.metric(metric, Kind::Counter, help);
         for method in METHODS {
             let found = gauges.iter().find(|gauge| gauge.name == format!("{method}_{name}"));
-            page.count(&[("method", method)], found.map_or(0, |gauge| gauge.value));
+            let value = found.map_or(0, |gauge| gauge.value);
+            match name.ends_with("_ns") {
+                true => page.value(&[("method", method)], value as f64 / 1e9),
+                false => page.count(&[("method", method)], value),
+            };
         }
     }
 }

@@ -119,16 +119,24 @@ impl Planner<'_> {
         mapped
     }
 
-    /// Notes what a unit took.
-    pub fn observe(&self, plan: &Plan, took: Duration) {
-        if let Some((shape, choice)) = &plan.chosen
-            && let Some(prediction) = choice.prediction(plan.method)
-        {
-            let (cached, took_ns) = (shape.is_cached(), took.as_nanos() as f64);
-            let mut corrections = self.corrections.borrow_mut();
-            corrections.observe(plan.method, self.write, cached, prediction.cost_ns, took_ns);
-        }
+    /// Notes what a unit took. Returns that beside what it was expected to take, where the model chose.
+    pub fn observe(&self, plan: &Plan, took: Duration) -> Option<Outcome> {
+        let (shape, choice) = plan.chosen.as_ref()?;
+        let prediction = choice.prediction(plan.method)?;
+        let (cached, took_ns) = (shape.is_cached(), took.as_nanos() as f64);
+        let mut corrections = self.corrections.borrow_mut();
+        let expected_ns = prediction.cost_ns * corrections.factor(plan.method, self.write, cached);
+        corrections.observe(plan.method, self.write, cached, prediction.cost_ns, took_ns);
+        Some(Outcome { method: plan.method, expected_ns: expected_ns as u64, took_ns: took_ns as u64 })
     }
+}
+
+/// What a unit took, and what it was expected to take by the method that the model chose for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub method: Method,
+    pub expected_ns: u64,
+    pub took_ns: u64,
 }
 
 /// The smallest extent around pieces.

@@ -53,7 +53,9 @@ impl<D: Disk> Planned<'_, D> {
         let plan = self.planner.plan(self.access.file, pieces, self.local_bytes);
         let begun = Instant::now();
         self.follow(&plan, direction, pieces, memory, work).await?;
-        self.planner.observe(&plan, begun.elapsed());
+        if let Some(outcome) = self.planner.observe(&plan, begun.elapsed()) {
+            work.came_out(&outcome);
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What was done to a data file for one request, for its reply and the server's counters (NC, table 6).
 
 use super::IoPart;
-use super::plan::flag_of;
+use super::plan::{Outcome, flag_of};
 use crate::answer::Refusal;
 use crate::counters::Counters;
 use crate::spent;
@@ -14,15 +14,19 @@ use weft_storage::cost::{Group, Method};
 use weft_wire::Status;
 use weft_wire::messages::{IoWork, io_flags};
 
-/// Names of the counters of each method, in the order of [`Method::ALL`]: requests, reads, writes, bytes wanted and accessed.
-const NAMES: [[&str; 5]; 3] = [
-    ["each_requests", "each_reads", "each_writes", "each_wanted_bytes", "each_accessed_bytes"],
-    ["sieve_requests", "sieve_reads", "sieve_writes", "sieve_wanted_bytes", "sieve_accessed_bytes"],
-    ["mapped_requests", "mapped_reads", "mapped_writes", "mapped_wanted_bytes", "mapped_accessed_bytes"],
+/// Names of the counters of each method, in the order of [`Method::ALL`]: requests, reads, writes, bytes wanted and accessed; the time
+/// that units were expected to take for which the cost model chose it, and that they took.
+#[rustfmt::skip]
+const NAMES: [[&str; 7]; 3] = [
+    ["each_requests", "each_reads", "each_writes", "each_wanted_bytes", "each_accessed_bytes", "each_expected_ns", "each_took_ns"],
+    ["sieve_requests", "sieve_reads", "sieve_writes", "sieve_wanted_bytes", "sieve_accessed_bytes", "sieve_expected_ns",
+     "sieve_took_ns"],
+    ["mapped_requests", "mapped_reads", "mapped_writes", "mapped_wanted_bytes", "mapped_accessed_bytes", "mapped_expected_ns",
+     "mapped_took_ns"],
 ];
 
 /// What a server has done by each method, as gauges of its status.
-pub(crate) struct MethodCounters(Box<[[Arc<AtomicU64>; 5]; 3]>);
+pub(crate) struct MethodCounters(Box<[[Arc<AtomicU64>; 7]; 3]>);
 
 impl MethodCounters {
     /// Among the gauges of a server.
@@ -37,6 +41,8 @@ struct Count {
     writes: u64,
     wanted_bytes: u64,
     accessed_bytes: u64,
+    expected_ns: u64,
+    took_ns: u64,
 }
 
 /// Counts while a request is served.
@@ -63,7 +69,10 @@ impl Work {
     fn add_pieces(&mut self, method: Method, pieces: &[Extent], reads: usize, writes: usize) {
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
         let (reads, writes) = (reads as u64, writes as u64);
-        self.add(method, Count { reads, writes, wanted_bytes: bytes, accessed_bytes: bytes });
+        self.add(
+            method,
+            Count { reads, writes, wanted_bytes: bytes, accessed_bytes: bytes, ..Count::default() },
+        );
     }
 
     /// Pieces were read one by one.
@@ -90,7 +99,7 @@ impl Work {
         self.methods |= flag_of(Method::Sieve);
         for group in groups {
             let (wanted_bytes, accessed_bytes) = (group.wanted_bytes, group.extent.bytes);
-            self.add(Method::Sieve, Count { reads: 1, writes: 0, wanted_bytes, accessed_bytes });
+            self.add(Method::Sieve, Count { reads: 1, wanted_bytes, accessed_bytes, ..Count::default() });
         }
     }
 
@@ -101,7 +110,7 @@ impl Work {
             let reads = u64::from(group.has_gaps());
             let accessed_bytes = (1 + reads) * group.extent.bytes;
             let wanted_bytes = group.wanted_bytes;
-            self.add(Method::Sieve, Count { reads, writes: 1, wanted_bytes, accessed_bytes });
+            self.add(Method::Sieve, Count { reads, writes: 1, wanted_bytes, accessed_bytes, ..Count::default() });
         }
     }
 
@@ -111,11 +120,19 @@ impl Work {
         self.add_pieces(Method::Mapped, pieces, 0, 0);
     }
 
+    /// A unit was accessed as the cost model had chosen.
+    pub fn came_out(&mut self, outcome: &Outcome) {
+        let sum = &mut self.counts[outcome.method as usize];
+        sum.expected_ns += outcome.expected_ns;
+        sum.took_ns += outcome.took_ns;
+    }
+
     /// All of it; also added to the server's counters.
     pub fn done<D: Disk>(self, part: &IoPart<D>) -> IoWork {
         for (count, counters) in self.counts.iter().zip(part.methods.0.iter()) {
             if count.wanted_bytes > 0 {
-                let added = [1, count.reads, count.writes, count.wanted_bytes, count.accessed_bytes];
+                let Count { reads, writes, wanted_bytes, accessed_bytes, expected_ns, took_ns } = *count;
+                let added = [1, reads, writes, wanted_bytes, accessed_bytes, expected_ns, took_ns];
                 for (counter, added) in counters.iter().zip(added) {
                     counter.fetch_add(added, Ordering::Relaxed);
                 }
