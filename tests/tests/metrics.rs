@@ -57,7 +57,9 @@ fn documented() -> BTreeSet<String> {
 #[test]
 fn every_metric_is_documented_and_what_is_done_is_counted() {
     let port = free_ports(8);
-    let cluster = Cluster::start_with(2, &["--metrics", &port.to_string()]);
+    let nfs = free_ports(1);
+    let cluster =
+        Cluster::start_with(2, &["--metrics", &port.to_string(), "--nfs", &format!("127.0.0.1:{nfs}")]);
     let mount_port = port + 5;
     let mount = cluster.mount_with(cluster.url(), &["--metrics", &format!("127.0.0.1:{mount_port}")]);
     mount.sh("mkdir d; for i in 1 2 3; do echo $i > d/$i; done; head -c 3M /dev/urandom > big; cat big > copy; ! test -e missing");
@@ -88,11 +90,28 @@ fn every_metric_is_documented_and_what_is_done_is_counted() {
     assert!(of("weft_mount_read_bytes_total{\"mount\": \"DIR\"}") >= 0.0);
     assert!(of("weft_mount_request_seconds_count{\"call\": \"create\", \"mount\": \"DIR\"}") >= 5.0);
     assert_eq!(of("weft_mount_dead_servers{\"mount\": \"DIR\"}"), 0.0);
+    cluster.weft(&["nfs", "ls", &format!("nfs://127.0.0.1:{nfs}/?mountport={nfs}")]);
+    cluster.weft(&["nfs", "cat", &format!("nfs://127.0.0.1:{nfs}/big?mountport={nfs}")]);
+    let calls = |procedure: &str| {
+        let line = format!(
+            "weft_gateway_call_seconds_count{{\"gateway\": \"nfs0\", \"procedure\": \"{procedure}\"}}"
+        );
+        parse(&scrape(port + 3)).1.get(&line).copied()
+    };
+    wait_until("what the gateway did is told", std::time::Duration::from_secs(10), || {
+        calls("readdirplus").is_some_and(|calls| calls >= 1.0)
+            && calls("read").is_some_and(|calls| calls >= 3.0)
+    });
+    assert_eq!(calls("mknod"), Some(0.0));
+    let bytes = "weft_gateway_read_bytes_total{\"gateway\": \"nfs0\"}";
+    wait_until("its bytes are told", std::time::Duration::from_secs(10), || {
+        parse(&scrape(port + 3)).1[bytes] >= 3e6
+    });
     // Every metric has its line in the documents, and every line its metric; of RDMA there is none here. Some are told by a task
     // that looks from time to time.
     let documented = documented();
     let told = || -> BTreeSet<String> {
-        let servers = [port, port + 1].map(|port| parse(&scrape(port)).0);
+        let servers = [port, port + 1, port + 3].map(|port| parse(&scrape(port)).0);
         servers.into_iter().flatten().chain(names_mount.clone()).collect()
     };
     wait_until("all that is documented is told", std::time::Duration::from_secs(30), || {

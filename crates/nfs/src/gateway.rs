@@ -11,6 +11,8 @@ use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
 
 use nfs3_types::nfs3::{
     NFS_PROGRAM as Procedure, Nfs3Result, READ3res, READ3resfail, READLINK3res, nfsstat3, post_op_attr,
@@ -28,6 +30,7 @@ use crate::mount::{self, Mounts};
 use crate::procedures::Files;
 use crate::procedures::limits::IO_BYTES_MAX;
 use crate::target::Sender;
+use crate::times::ProcedureTimes;
 use crate::weft::both;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{nlm, nsm};
@@ -46,7 +49,7 @@ const NO_PROCEDURE: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 
 /// What a gateway is made of.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct GatewayOptions {
     /// Acts for anybody in the cluster.
     pub client: Client,
@@ -58,6 +61,8 @@ pub struct GatewayOptions {
     pub locks: Option<LockOptions>,
     /// The port mapper that is told where the programs are.
     pub rpcbind: Option<SocketAddr>,
+    /// Where the times of calls are noted; without it none are taken.
+    pub times: Option<Arc<ProcedureTimes>>,
 }
 
 /// One call, without its record marks and its head.
@@ -147,6 +152,7 @@ pub struct Gateway {
     duplicate_writes: Duplicates,
     counts: Rc<Cell<GatewayCounts>>,
     locks: Option<Rc<Locks>>,
+    times: Option<Arc<ProcedureTimes>>,
 }
 
 /// Packs the result of a procedure.
@@ -172,7 +178,8 @@ impl Gateway {
         let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
         let (duplicates, duplicate_writes) = (Duplicates::of(CALLS_MAX), Duplicates::of(WRITES_MAX));
         let (mounts, counts) = (Mounts::default(), Rc::default());
-        Ok(Rc::new(Gateway { files, mounts, duplicates, duplicate_writes, counts, locks }))
+        let times = options.times.clone();
+        Ok(Rc::new(Gateway { files, mounts, duplicates, duplicate_writes, counts, locks, times }))
     }
 
     /// From now on these are exported.
@@ -230,7 +237,12 @@ impl Gateway {
             }
             NFS_PROGRAM => {
                 let Ok(procedure) = Procedure::try_from(call.procedure) else { return Outcome::NoProcedure };
-                self.nfs(sender, procedure, call).await.unwrap_or(Outcome::BadArguments)
+                let (number, begun) = (call.procedure, self.times.as_ref().map(|_| Instant::now()));
+                let outcome = self.nfs(sender, procedure, call).await.unwrap_or(Outcome::BadArguments);
+                if let (Some(times), Some(begun)) = (&self.times, begun) {
+                    times.note(number, begun);
+                }
+                outcome
             }
             nlm::PROGRAM | nsm::PROGRAM => match &self.locks {
                 Some(locks) => self.locks(locks, sender, call).await,

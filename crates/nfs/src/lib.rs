@@ -47,6 +47,7 @@ mod target;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod testing;
+mod times;
 mod used;
 mod verifier;
 mod weft;
@@ -61,6 +62,7 @@ pub use network::{Network, NetworkError};
 pub use rpcbind::LOCAL_MAPPER;
 pub use serve::{Listeners, PORT_DEFAULT, RDMA_PORT_DEFAULT, Serving, listen_rdma};
 pub use target::Sender;
+pub use times::ProcedureTimes;
 pub use weft::{Weft, both};
 pub use weft_gateway::{Identities, Squash};
 pub use weft_onc_server::{Peer, RdmaDesign, RdmaListener, RdmaMemory, RdmaOptions, Transport};

@@ -31,7 +31,11 @@ const OF_METHODS: [(&str, &str, &str); 7] = [
     ("writes", "weft_access_disk_writes_total", "Writes to data files for them."),
     ("wanted_bytes", "weft_access_wanted_bytes_total", "Bytes that the requests asked for."),
     ("accessed_bytes", "weft_access_accessed_bytes_total", "Bytes that were read and written for them."),
-    ("expected_ns", "weft_access_expected_seconds_total", "Time that the cost model expected for what it chose."),
+    (
+        "expected_ns",
+        "weft_access_expected_seconds_total",
+        "Time that the cost model expected for what it chose.",
+    ),
     ("took_ns", "weft_access_took_seconds_total", "Time that this took."),
 ];
 

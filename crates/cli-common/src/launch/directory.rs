@@ -68,8 +68,10 @@ pub(super) fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<
         config.servers.iter_mut().for_each(|server| server.sync = sync);
     }
     if let Some(port) = options.metrics {
-        for (server, port) in config.servers.iter_mut().zip(port..) {
-            server.metrics = Some(format!("127.0.0.1:{port}"));
+        let servers = config.servers.iter_mut().map(|server| &mut server.metrics);
+        let gateways = config.gateways.iter_mut().map(|gateway| &mut gateway.metrics);
+        for (metrics, port) in servers.chain(gateways).zip(port..) {
+            *metrics = Some(format!("127.0.0.1:{port}"));
         }
     }
     ports::assign(&mut config, options.bind.as_deref(), options.port)?;

@@ -42,9 +42,17 @@ pub(super) fn with_nfs(config: &ClusterConfig, address: Option<&str>) -> Result<
         directory: PathBuf::from(NAME),
         key: None,
         rpcbind: false,
+        metrics: metrics_address(config),
     };
     let exports = if config.exports.is_empty() { vec![this_machine()] } else { Vec::new() };
     Ok(Some(config.with_gateway(&gateway, &exports)?))
+}
+
+/// After those of the servers, if these serve metrics.
+fn metrics_address(config: &ClusterConfig) -> Option<String> {
+    let last = config.servers.last()?.metrics.as_ref()?;
+    let (host, port) = last.rsplit_once(':')?;
+    Some(format!("{host}:{}", port.parse::<u16>().ok()?.checked_add(1)?))
 }
 
 /// Everything, for the programs of this machine.

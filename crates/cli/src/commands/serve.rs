@@ -2,6 +2,7 @@
 
 mod exports;
 mod gateway;
+mod gateway_metrics;
 
 use crate::exit::Code;
 use anyhow::{Context, Result, anyhow, bail};
@@ -128,8 +129,8 @@ fn serve_gateway(args: Args, config: ClusterConfig, signals: &BlockedSignals) ->
             args.name
         ));
     }
-    let Args { name, cluster_key, log_file, log_level, .. } = args;
-    gateway::run(gateway::Start { config, name, cluster_key, log_file, log_level }, signals)
+    let Args { name, cluster_key, log_file, log_level, metrics, .. } = args;
+    gateway::run(gateway::Start { config, name, cluster_key, log_file, log_level, metrics }, signals)
 }
 
 fn key_of(args: &Args, config: &ClusterConfig) -> Result<(PathBuf, ClusterKeys)> {

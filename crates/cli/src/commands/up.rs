@@ -57,7 +57,8 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     nfs: Option<String>,
     /// Serve metrics to Prometheus over HTTP, of the metadata server at this port of 127.0.0.1, of the I/O servers
-    /// at the following ones. The cluster remembers this.
+    /// and the NFS gateway at the following ones; on several hosts, at these ports of each host's address. The cluster
+    /// remembers this.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65000))]
     metrics: Option<u16>,
     /// Start the cluster on these hosts: names separated by commas, ranges as in node[01-16], @FILE for a file that

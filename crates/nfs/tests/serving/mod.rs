@@ -21,6 +21,7 @@ pub fn options(client: Client, key: &Key, path: &str) -> GatewayOptions {
         handle_keys: HandleKeys::of_cluster(std::slice::from_ref(key)),
         locks: None,
         rpcbind: None,
+        times: None,
     }
 }
 

@@ -51,6 +51,9 @@ pub struct GatewayConfig {
     /// needs the rights for that; for locks clients need it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub rpcbind: bool,
+    /// `host:port` where it serves metrics to Prometheus over HTTP; nowhere if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
 }
 
 /// How long replies of NFS get to clients over RDMA.

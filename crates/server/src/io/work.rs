@@ -110,7 +110,10 @@ impl Work {
             let reads = u64::from(group.has_gaps());
             let accessed_bytes = (1 + reads) * group.extent.bytes;
             let wanted_bytes = group.wanted_bytes;
-            self.add(Method::Sieve, Count { reads, writes: 1, wanted_bytes, accessed_bytes, ..Count::default() });
+            self.add(
+                Method::Sieve,
+                Count { reads, writes: 1, wanted_bytes, accessed_bytes, ..Count::default() },
+            );
         }
     }
 

@@ -7,6 +7,7 @@
 //! ```
 
 use super::exports::{Resolved, about, addresses_of, resolved, shown};
+use super::gateway_metrics::GatewayMetrics;
 use super::{levels, notify_systemd, refuse};
 use crate::gateway_state::{self, Counts, Desk, GATEWAY_PROGRAM, State};
 use anyhow::{Context, Result, anyhow, bail};
@@ -16,6 +17,7 @@ use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use weft_cli_common::launch::{BlockedSignals, url_of};
@@ -24,8 +26,8 @@ use weft_client::{Client, ConnectOptions, ErrorKind, Url};
 use weft_host::{FileLock, LockError};
 use weft_log::Filter;
 use weft_nfs::{
-    GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, Listeners, LockOptions, Peer, RdmaDesign,
-    RdmaListener, RdmaMemory, RdmaOptions, Serving, Transport, listen_rdma,
+    GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, Listeners, LockOptions, Peer, ProcedureTimes,
+    RdmaDesign, RdmaListener, RdmaMemory, RdmaOptions, Serving, Transport, listen_rdma,
 };
 use weft_server::config::{GatewayConfig, Member, NfsRdmaDesign, NfsRdmaMemory};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig};
@@ -52,6 +54,7 @@ pub(super) struct Start {
     pub(super) cluster_key: Option<PathBuf>,
     pub(super) log_file: Option<PathBuf>,
     pub(super) log_level: Option<Filter>,
+    pub(super) metrics: Option<String>,
 }
 
 /// Serves until a signal ends it.
@@ -65,15 +68,16 @@ pub(super) fn run(start: Start, signals: &BlockedSignals) -> Result<()> {
     let directory = gateway.config.resolve(&gateway.own().directory);
     let _lock = lock(&directory)?;
     let desk = Desk::open(&directory)?;
+    let metrics = gateway.metrics.clone().map(|address| GatewayMetrics::serve(&address)).transpose()?;
     loop {
         let client = match gateway.connect(signals)? {
             Connected::Client(client) => *client,
             Connected::Refused(error) => return refuse(&error),
             Connected::Ended => return Ok(()),
         };
-        let serving = gateway.serve(client)?;
+        let serving = gateway.serve(client, metrics.as_ref().map(GatewayMetrics::times))?;
         notify_systemd();
-        let next = gateway.look_after(&serving, signals, &desk)?;
+        let next = gateway.look_after(&serving, signals, &desk, metrics.as_ref())?;
         serving.stop();
         match next {
             Next::End => {
@@ -117,12 +121,15 @@ struct Gateway {
     rdma_lacks: Vec<String>,
     log_file: Option<PathBuf>,
     log_level: Option<Filter>,
+    /// Where it serves metrics.
+    metrics: Option<String>,
 }
 
 impl Gateway {
     fn new(start: Start) -> Result<Gateway> {
-        let Start { config, name, cluster_key, log_file, log_level } = start;
+        let Start { config, name, cluster_key, log_file, log_level, metrics } = start;
         let Member::Gateway(own) = config.member(&name)? else { bail!("{name} is no gateway") };
+        let metrics = metrics.or_else(|| own.metrics.clone());
         let config_file = Followed::new(config.path.clone());
         let key_file = own.key.as_deref().unwrap_or(CLIENT_KEY_FILE.as_ref());
         let key_file = Followed::new(config.resolve(key_file));
@@ -146,6 +153,7 @@ impl Gateway {
             rdma_lacks: Vec::new(),
             log_file,
             log_level,
+            metrics,
         };
         gateway.say_unknown(&[]);
         Ok(gateway)
@@ -201,7 +209,7 @@ impl Gateway {
         })
     }
 
-    fn serve(&mut self, client: Client) -> Result<Serving> {
+    fn serve(&mut self, client: Client, times: Option<Arc<ProcedureTimes>>) -> Result<Serving> {
         let listeners = self.listen()?;
         let exports = self.exports.exports.clone();
         let options = GatewayOptions {
@@ -217,6 +225,7 @@ impl Gateway {
                 mapper_port: LOCAL_MAPPER.port(),
             }),
             rpcbind: self.own().rpcbind.then_some(LOCAL_MAPPER),
+            times,
         };
         let serving = Serving::start(options, listeners).context("cannot start the gateway")?;
         for address in serving.addresses() {
@@ -260,7 +269,13 @@ impl Gateway {
     }
 
     /// Waits for signals, for who asks, and for changes of the files.
-    fn look_after(&mut self, serving: &Serving, signals: &BlockedSignals, desk: &Desk) -> Result<Next> {
+    fn look_after(
+        &mut self,
+        serving: &Serving,
+        signals: &BlockedSignals,
+        desk: &Desk,
+        metrics: Option<&GatewayMetrics>,
+    ) -> Result<Next> {
         let signalled = signals.descriptor().context("cannot wait for signals")?;
         loop {
             wait_at_most(LOOK, [signalled.as_raw_fd(), desk.as_raw_fd()]);
@@ -275,6 +290,9 @@ impl Gateway {
                 None => {}
             }
             desk.answer(|| self.state(serving));
+            if let Some(metrics) = metrics {
+                metrics.tell(&self.state(serving));
+            }
             if self.config_file.has_changed() {
                 self.read_config();
                 self.resolve(serving);
