@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
-runs=${WEFT_RUNS:-7}
+runs=${WEFT_RUNS:-30}
 user=${WEFT_USER:-65534}
 scratch=$(mktemp -d /dev/shm/weft-quota.XXXXXX)
 . bench/common.sh
@@ -33,7 +33,9 @@ measure() { # name bytes files processes
 }
 
 for ((turn = 0; turn < runs; turn++)); do
-    for state in off on; do
+    order=(off on)
+    [ $((turn % 2)) = 0 ] || order=(on off)
+    for state in "${order[@]}"; do
         case $state in
             on) "$weft" quota set --user "$user" --bytes 1T --files 100000000 "$url" ;;
             off) "$weft" quota rm --user "$user" "$url" ;;
@@ -46,12 +48,11 @@ for ((turn = 0; turn < runs; turn++)); do
     done
 done
 
-echo "files made per second by a user with limits / without; medians of $runs turns"
+echo "thousands of files made per second by a user with limits / without; medians of $runs turns, and of the ratios turn by turn"
 for bytes in 4096 65536 67108864; do
     for processes in 1 4; do
-        with=$(cut -d' ' -f1 "$scratch/on.$bytes.$processes" | median)
-        without=$(cut -d' ' -f1 "$scratch/off.$bytes.$processes" | median)
-        awk -v b="$bytes" -v p="$processes" -v w="$with" -v o="$without" \
-            'BEGIN { printf "%9d bytes by %d: %8.3f / %8.3f thousand, ratio %.3f\n", b, p, w, o, w / o }'
+        for state in on off; do cut -d' ' -f1 "$scratch/$state.$bytes.$processes" >"$scratch/$state"; done
+        printf '%9d bytes by %d: %8.3f / %8.3f; ratio %s\n' $bytes $processes "$(median <"$scratch/on")" "$(median <"$scratch/off")" \
+            "$(paired "$scratch/on" "$scratch/off")"
     done
 done

@@ -151,6 +151,7 @@ fn a_port_that_is_taken_is_told_and_hostile_peers_hold_nobody() {
         !output.status.success() && said.contains("cannot serve metrics at") && said.contains(&address),
         "{said}"
     );
+    assert!(!weft_tests::is_mounted(&taken), "what failed is not mounted");
     // Peers that say nothing, or nonsense without an end, delay a scrape and no more.
     let silent: Vec<_> =
         (0..2).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("it listens")).collect();

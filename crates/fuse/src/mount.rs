@@ -120,20 +120,26 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     let connection = Connection::greet(connection, options)
         .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
     attached.read_ahead(READ_AHEAD_KIB);
-    // Signals are blocked before any thread is started that could take them.
-    let serving = Signals::block().and_then(|signals| {
-        fs.watch(Notes::new(connection.notes()))?;
-        let dispatcher = Dispatcher::new(fs.clone(), options.dir.clone(), options.slow_ms, metrics.clone());
-        signals.watch(move || connection.serve(dispatcher))
-    });
-    let serving = serving.map_err(|source| session_error(options, source))?;
-    // Not before signals are blocked, for a thread does as the one that starts it.
-    keep_locks(&fs);
-    probing::start(&fs);
-    let _endpoint = match options.metrics.as_ref().zip(metrics) {
-        None => None,
-        Some((address, metrics)) => Some(listen(options, address, metrics, &client)?),
+    let begin = || {
+        // Signals are blocked before any thread is started that could take them.
+        let serving = Signals::block().and_then(|signals| {
+            fs.watch(Notes::new(connection.notes()))?;
+            let dispatcher =
+                Dispatcher::new(fs.clone(), options.dir.clone(), options.slow_ms, metrics.clone());
+            signals.watch(move || connection.serve(dispatcher))
+        });
+        let serving = serving.map_err(|source| session_error(options, source))?;
+        // Not before signals are blocked, for a thread does as the one that starts it.
+        keep_locks(&fs);
+        probing::start(&fs);
+        let endpoint = match options.metrics.as_ref().zip(metrics) {
+            None => None,
+            Some((address, metrics)) => Some(listen(options, address, metrics, &client)?),
+        };
+        Ok((serving, endpoint))
     };
+    // Threads serve it already, so that it would be there until the process ends, and dead from then on.
+    let (serving, _endpoint) = begin().inspect_err(|_| attached.detach())?;
     live();
     loop {
         match serving.wait() {
