@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use weft_test_random::{Random, seed};
-use weft_tests::{Cluster, expect_success, sh_in, wait_until};
+use weft_tests::{Cluster, asked, expect_success, sh_in, wait_until};
 
 fn weft(cluster: &Cluster, arguments: &[&str]) -> Output {
     cluster.command(arguments).output().expect("weft can be run")
@@ -159,6 +159,32 @@ fn a_synced_tree_is_what_rsync_makes_of_it_there_and_back() {
     let third = cluster.scratch("third");
     sync(&cluster, &[&copy, &third.display().to_string()]);
     assert_eq!(listing(&third), listing(&source));
+}
+
+/// A small file is there with what it keeps by three messages: made, written with its times, closed.
+#[test]
+fn a_new_small_file_takes_no_more_messages_than_without_its_times() {
+    const FILES: u64 = 200;
+    let cluster = Cluster::start(1);
+    let source = cluster.scratch("source");
+    sh_in(
+        &source,
+        &format!(
+            "for i in $(seq {FILES}); do echo $i > f$i; chmod 640 f$i; touch -d @$i f$i; done; chmod 600 f7"
+        ),
+    );
+    let client = cluster.client();
+    let set = || asked(&client, weft_wire::Op::SetAttr);
+    let before = set();
+    let target = format!("{}target", cluster.url());
+    assert_eq!(counts(&sync(&cluster, &[&source.display().to_string(), &target])), (FILES, 0, 0));
+    // The directory has its own.
+    assert!(set() - before <= 2, "{} times were set", set() - before);
+    for (name, seconds, mode) in [("f1", 1, 0o640), ("f7", 7, 0o600), ("f200", 200, 0o640)] {
+        let attr = client.stat(&*format!("/target/{name}"), true).expect("it is there");
+        assert_eq!((attr.mtime.seconds, attr.mode & 0o7777), (seconds, mode), "{name}");
+    }
+    assert_eq!(counts(&sync(&cluster, &[&source.display().to_string(), &target])), (0, FILES, 0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::SeekFrom;
 use std::sync::{Arc, Mutex};
 
 use weft_layout::{Layout, Regions, View};
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, Time};
 
 use crate::Result;
 use crate::access::{AccessOptions, IoStats};
@@ -202,6 +202,17 @@ impl File {
         kind: LockKind,
     ) -> Result<Option<LockHolder>> {
         self.open.lock_test(owner, target, kind).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Writes `data` at the beginning of a new file, which is small, and sets its times, with one message. `None` if that cannot be
+    /// done so, and nothing was written: write it as usual. Else whether the times are set; servers of before cannot, and only the
+    /// owner may.
+    ///
+    /// # Errors
+    /// As of [`File::write_at`].
+    pub fn write_with_times(&self, data: &[u8], atime: &Time, mtime: &Time) -> Result<Option<bool>> {
+        let written = self.open.write_with_times(data, atime, mtime);
+        written.map_err(|error| error.on(&self.open.name))
     }
 
     /// Cuts or extends the file to `file_bytes`; what is added reads as zeros.

@@ -10,9 +10,11 @@
 //! server that says so at every read and write.
 
 use weft_layout::{Extent, Regions};
+use weft_wire::Added;
 use weft_wire::limits::SMALL_FILE_BYTES_MAX;
 use weft_wire::messages::{
-    ReadSmallReply, ReadSmallRequest, SpreadRequest, SyncSmallRequest, WriteSmallRequest,
+    Attr, NewTimes, ReadSmallReply, ReadSmallRequest, SpreadRequest, SyncSmallRequest, Time,
+    WriteSmallRequest,
 };
 use weft_wire::security::Capability;
 
@@ -21,6 +23,7 @@ use crate::error::Error;
 use crate::held::Held;
 use crate::inner::Inner;
 use crate::open_file::OpenFile;
+use crate::wait::lock;
 use crate::window::Memory;
 
 /// What a transfer asks the metadata server first.
@@ -74,7 +77,7 @@ impl SmallRequest {
                 std::slice::from_raw_parts(address(base, &piece), piece.bytes as usize)
             });
         }
-        SmallRequest::Write(WriteSmallRequest { capability, offset, durable, data })
+        SmallRequest::Write(WriteSmallRequest { capability, offset, durable, data, times: Added(None) })
     }
 
     pub(crate) fn asked(&self) -> SmallAsked {
@@ -154,6 +157,33 @@ impl Held {
         Ok(())
     }
 
+    /// Writes the contents of a small file, with the times that it is to have then. `None` if that cannot be done at once, and nothing
+    /// was written; else the file after it, and whether it has these times.
+    pub(crate) fn write_with_times(
+        &self,
+        inner: &Inner,
+        data: &[u8],
+        durable: bool,
+        times: NewTimes,
+    ) -> Result<Option<(Attr, bool)>, Error> {
+        if data.len() as u64 > u64::from(self.small_bytes()) {
+            return Ok(None);
+        }
+        inner.keep_alive(self)?;
+        let request = WriteSmallRequest {
+            capability: self.capability(),
+            offset: 0,
+            durable,
+            data: data.to_vec(),
+            times: Added(Some(times)),
+        };
+        let reply = batch::ask(inner, inner.meta(), &request)?;
+        if reply.attr.is_none() {
+            self.note_striped();
+        }
+        Ok(reply.attr.map(|attr| (attr, reply.has_times.0)))
+    }
+
     /// Makes the bytes of a small file durable; whether it is one.
     pub(crate) fn sync_small(&self, inner: &Inner) -> Result<bool, Error> {
         if self.small_bytes() == 0 {
@@ -170,6 +200,23 @@ impl Held {
 }
 
 impl OpenFile {
+    /// See [`File::write_with_times`](crate::File::write_with_times).
+    pub(crate) fn write_with_times(
+        &self,
+        data: &[u8],
+        atime: &Time,
+        mtime: &Time,
+    ) -> Result<Option<bool>, Error> {
+        let _operation = self.inner.operation();
+        let caller = (*self.caller).clone();
+        let times = NewTimes { caller, atime: atime.clone(), mtime: mtime.clone() };
+        let written = self.held.write_with_times(&self.inner, data, self.sync, times)?;
+        Ok(written.map(|(attr, has_times)| {
+            *lock(&self.attr) = attr;
+            has_times
+        }))
+    }
+
     /// Makes the file striped if bytes up to `end_bytes` are too many for a small one.
     pub(crate) fn spread_for(&self, end_bytes: u64) -> Result<(), Error> {
         if end_bytes > u64::from(self.held.small_bytes()) { self.held.spread(&self.inner) } else { Ok(()) }

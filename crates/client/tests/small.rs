@@ -4,11 +4,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Barrier;
 use std::time::Duration;
 
-use weft_client::{At, Client, File, OpenOptions, Transport};
+use weft_client::{At, Client, File, OpenOptions, SetAttr, Transport};
 use weft_layout::{Extent, Regions};
 use weft_test_cluster::{Cluster, pattern};
 use weft_test_random::{Random, seed};
 use weft_wire::Op;
+use weft_wire::messages::{Caller, Time};
 
 const STRIP_BYTES: u32 = 64 << 10;
 /// The bound of the cluster's configuration.
@@ -29,6 +30,46 @@ fn contents(file: &File) -> Vec<u8> {
     let read = file.read_at(&mut bytes, 0).unwrap();
     bytes.truncate(read);
     bytes
+}
+
+/// One message writes a new file and sets its times, for its owner only.
+#[test]
+fn contents_and_times_come_with_one_message() {
+    let cluster = Cluster::start(2, STRIP_BYTES);
+    let (root, observer) = (cluster.client(Transport::Tcp), cluster.client(Transport::Tcp));
+    let time = |seconds| Time { seconds, nanoseconds: 123_456_789 };
+    let told = || [Op::WriteSmall, Op::SetAttr].map(|op| asked(&observer, 0, op));
+    let before = told();
+    let file = root.open("/own", &create()).unwrap();
+    assert_eq!(file.write_with_times(&pattern(1, 5000), &time(5), &time(-7)).unwrap(), Some(true));
+    assert_eq!((file.attr().size, file.attr().mtime), (5000, time(-7)));
+    file.close().unwrap();
+    let attr = root.stat("/own", true).unwrap();
+    assert_eq!((attr.atime, attr.mtime, attr.size), (time(5), time(-7), 5000));
+    assert!(told() == [before[0] + 1, before[1]]);
+    assert_eq!(contents(&root.open("/own", &OpenOptions::new().read(true)).unwrap()), pattern(1, 5000));
+    // What is written later has its own time again.
+    let file = root.open("/own", &create()).unwrap();
+    file.write_at(b"x", 0).unwrap();
+    file.close().unwrap();
+    assert!(root.stat("/own", true).unwrap().mtime.seconds > 1_000_000);
+
+    // Who may write, but does not own the file: its bytes count, its times do not.
+    let other = root.with_caller(Caller { uid: 77, gid: 77, groups: Vec::new() });
+    let chmod = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    root.setattr("/own", true, &chmod).unwrap();
+    let file = other.open("/own", &OpenOptions::new().write(true)).unwrap();
+    assert_eq!(file.write_with_times(&pattern(2, 6000), &time(1), &time(2)).unwrap(), Some(false));
+    file.close().unwrap();
+    let attr = root.stat("/own", true).unwrap();
+    assert!(attr.mtime != time(2) && attr.size == 6000);
+
+    // Where it cannot be done nothing is written.
+    let large = root.open("/large", &create()).unwrap();
+    assert_eq!(large.write_with_times(&pattern(3, BOUND + 1), &time(1), &time(2)).unwrap(), None);
+    let striped = root.open("/striped", &create().striped(true)).unwrap();
+    assert_eq!(striped.write_with_times(b"x", &time(1), &time(2)).unwrap(), None);
+    assert!(large.stat().unwrap().size == 0 && striped.stat().unwrap().size == 0);
 }
 
 #[test]

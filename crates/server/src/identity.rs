@@ -265,6 +265,11 @@ mod tests {
         assert_eq!(vetted(&alice(), truncate(Some(own))).unwrap().caller.uid, 1000);
         assert!(vetted(&alice(), truncate(Some(others))).is_err());
         assert_eq!(vetted(&alice(), truncate(None)).unwrap().caller.uid, 1000);
+        // Also in what came to a message later.
+        let held = Capability::sign(&Key([0; 32]), alice().holder(), 5, rights::WRITE, 9, layout);
+        let write = WriteSmallRequest { capability: held, ..WriteSmallRequest::sample(&mut 0) };
+        let times = vetted(&alice(), write).unwrap().times.0.expect("a sample has them");
+        assert_eq!((times.caller.uid, times.caller.gid), (1000, 100));
     }
 
     proptest! {

@@ -17,6 +17,7 @@
 //! With the feature `next`, which only tests use, this crate is the release after this one: it speaks one version more, and
 //! every body has one more field.
 
+use crate::claims::Vetting;
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::header::Header;
 use crate::versions::VERSIONS;
@@ -38,6 +39,11 @@ impl<T: Wire + Default> Wire for Added<T> {
 
     fn sample(seed: &mut u64) -> Self {
         Added(T::sample(seed))
+    }
+
+    const VETTED: bool = T::VETTED;
+    fn vet(&mut self, vetting: &mut dyn Vetting) {
+        self.0.vet(vetting);
     }
 }
 

@@ -71,6 +71,10 @@ pub(super) struct OpenFile {
     whole_end: AtomicU64,
     chunks_left: AtomicUsize,
     failed: AtomicBool,
+    /// It is new, and keeps mode and times, but not the owner: it may be there with one message.
+    at_once: bool,
+    /// It has them.
+    has_meta: AtomicBool,
 }
 
 impl OpenFile {
@@ -81,6 +85,7 @@ impl OpenFile {
         }
         let source = from_side.open(from)?;
         let mode = meta.mode & 0o777 & !options.umask;
+        let at_once = goal == Goal::New && options.preserve && !options.owner;
         let (target, growing) = match goal {
             Goal::InPlace => (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None),
             Goal::New => match to_side.create(to, mode, How::New, options.layout.as_ref(), &source) {
@@ -108,6 +113,8 @@ impl OpenFile {
             whole_end: AtomicU64::new(u64::MAX),
             chunks_left: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
+            at_once,
+            has_meta: AtomicBool::new(false),
         };
         if file.begun_bytes() > 0 {
             // What is behind was perhaps written, where the source has holes now or not.
@@ -144,6 +151,17 @@ impl OpenFile {
     /// Where it is now.
     fn path(&self) -> PathBuf {
         self.growing.as_ref().map_or_else(|| self.pair.to.clone(), |growing| lock(growing).path.clone())
+    }
+
+    /// Writes `data` if it is the whole of a new file that is small, with its times. Returns whether it was.
+    fn write_whole(&self, data: &[u8], offset: u64) -> Result<bool> {
+        if !self.at_once || offset > 0 || data.len() as u64 != self.meta.size {
+            return Ok(false);
+        }
+        let Some(has_meta) = self.target.write_whole(data, &self.meta)? else { return Ok(false) };
+        self.has_meta.store(has_meta, Ordering::Release);
+        self.written_end.fetch_max(data.len() as u64, Ordering::Relaxed);
+        Ok(true)
     }
 
     /// Writes `data` at `offset` without its blocks of zeros. Returns the bytes written.
@@ -225,7 +243,10 @@ impl Chunk {
                 if got == 0 {
                     bail!("the source became shorter while it was copied");
                 }
-                let written = self.file.write_sparsely(&buffer[..got], *offset)?;
+                let written = match self.file.write_whole(&buffer[..got], *offset)? {
+                    true => got as u64,
+                    false => self.file.write_sparsely(&buffer[..got], *offset)?,
+                };
                 progress(got as u64, written);
                 *offset += got as u64;
             }
@@ -264,7 +285,7 @@ impl Chunk {
         }
         file.target.flush()?;
         let path = file.path();
-        if options.preserve {
+        if options.preserve && !file.has_meta.load(Ordering::Acquire) {
             file.pair.to_side.set_meta(&path, &file.meta, true, options.owner)?;
         } else if file.growing.is_some() && file.meta.mode & 0o200 & !options.umask == 0 {
             let mode = file.meta.mode & 0o777 & !options.umask;

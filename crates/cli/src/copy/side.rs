@@ -19,6 +19,9 @@ use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
 /// Up to this size a file in Weft is written with one message, see `small_file_bytes` in the cluster file.
 const AT_ONCE_BYTES_MAX: u64 = 16 << 10;
 
+/// What chmod(2) sets.
+const MODE_BITS: u32 = 0o7777;
+
 /// Where one end of a copy is.
 #[derive(Clone)]
 pub enum Side {
@@ -480,6 +483,14 @@ impl Target {
             Target::Weft { file, .. } => drop(file.write_at(data, offset)?),
         }
         Ok(())
+    }
+
+    /// Writes the contents of a new file. Returns whether it has mode and times of `meta` now, or `None` if it is to be written in
+    /// parts.
+    pub(super) fn write_whole(&self, data: &[u8], meta: &Meta) -> Result<Option<bool>> {
+        let Target::Weft { file, .. } = self else { return Ok(None) };
+        let has_times = file.write_with_times(data, &meta.atime, &meta.mtime)?;
+        Ok(has_times.map(|has_times| has_times && file.attr().mode & MODE_BITS == meta.mode & MODE_BITS))
     }
 
     pub(super) fn set_len(&self, bytes: u64) -> Result<()> {

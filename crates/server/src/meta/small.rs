@@ -18,9 +18,9 @@ use crate::current::Peers;
 use crate::spent;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weft_meta::{Engine, MetaError, Op, SMALL_FILE_BYTES_MAX, Spread, Timestamp};
+use weft_meta::{At, Engine, MetaError, Op, SMALL_FILE_BYTES_MAX, Spread, Timestamp};
 use weft_wire::messages::*;
-use weft_wire::{Header, Wire};
+use weft_wire::{Added, Header, Wire};
 
 const _: () =
     assert!(weft_meta::SMALL_FILE_BYTES_MAX == weft_wire::limits::SMALL_FILE_BYTES_MAX, "one bound");
@@ -58,8 +58,15 @@ impl<E: Engine + 'static> MetaPart<E> {
                 if is_limited_by(&held) {
                     op.limited();
                 }
-                let attr = op.write_small(now, held.ino, request.offset, &request.data)?;
-                Ok(WriteSmallReply { attr: attr.as_ref().map(t::attr) })
+                let written = op.write_small(now, held.ino, request.offset, &request.data)?;
+                // Who may not set them is told so when he asks for that alone.
+                let with_times = written.as_ref().and_then(|_| {
+                    let times = request.times.0.as_ref()?;
+                    let (caller, change) = (t::caller(times.caller.clone()), t::new_times(times));
+                    op.setattr(&caller, now, At::ino(held.ino), false, &change).ok()
+                });
+                let has_times = Added(with_times.is_some());
+                Ok(WriteSmallReply { attr: with_times.or(written).as_ref().map(t::attr), has_times })
             })
             .await?;
         if request.durable {

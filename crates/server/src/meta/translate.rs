@@ -118,6 +118,15 @@ pub(crate) fn set_attr(request: &wire::SetAttrRequest) -> Result<SetAttr, Refusa
     })
 }
 
+/// Both times, as they are given.
+pub(crate) fn new_times(times: &wire::NewTimes) -> SetAttr {
+    SetAttr {
+        atime: Some(SetTime::At(time_from_wire(&times.atime))),
+        mtime: Some(SetTime::At(time_from_wire(&times.mtime))),
+        ..SetAttr::default()
+    }
+}
+
 /// Whether `access` asks to read and whether to write.
 pub(crate) fn access(access: u32) -> Result<(bool, bool), Refusal> {
     if access & !(rights::READ | rights::WRITE) != 0 {

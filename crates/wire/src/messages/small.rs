@@ -1,6 +1,7 @@
 //! Small files, whose bytes lie with the inode on the metadata server, and the way they go to I/O servers.
 
-use super::inode::Attr;
+use super::inode::{Attr, Caller, Time};
+use crate::body::Added;
 use crate::claims::Capability;
 use weft_layout::Layout;
 
@@ -35,12 +36,26 @@ crate::message! {
         pub durable: bool,
         /// The bytes, which end within the bound that [`OpenReply::small_bytes`](super::OpenReply::small_bytes) says.
         pub data: Vec<u8>,
+        /// The times that the file is to have after it, where its owner asks.
+        pub times: Added<Option<NewTimes>>,
+    }
+
+    /// Times that are set by hand.
+    pub struct NewTimes {
+        /// On whose behalf: the owner.
+        pub caller: Caller,
+        /// Time of the last access.
+        pub atime: Time,
+        /// Time of the last modification.
+        pub mtime: Time,
     }
 
     /// Reply to [`crate::Op::WriteSmall`].
     pub struct WriteSmallReply {
         /// The file after it; absent if it is striped, and nothing was written.
         pub attr: Option<Attr>,
+        /// Whether the file has the times that were asked for.
+        pub has_times: Added<bool>,
     }
 
     /// See [`crate::Op::SyncSmall`].
