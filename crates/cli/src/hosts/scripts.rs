@@ -97,7 +97,7 @@ pub fn mount_script(record: &Record, host: &Placed, mount: &Path) -> String {
     format!(
         r#"set -eu
 mount={mount}
-! grep -q " $mount fuse.weft " /proc/self/mounts || exit 0
+! grep -qF " $mount fuse.weft " /proc/self/mounts || exit 0
 mkdir -p "$mount"
 {program} mount {url} "$mount" --key {key}
 "#,
@@ -112,7 +112,7 @@ mkdir -p "$mount"
 pub fn umount_script(host: &Placed, mount: &Path, by_force: bool) -> String {
     let or_else = if by_force { " || \"$weft\" umount --force \"$mount\"" } else { "" };
     format!(
-        "mount={mount}\nweft={weft}\n! grep -q \" $mount fuse.weft \" /proc/self/mounts || \"$weft\" umount \"$mount\"{or_else}\n",
+        "mount={mount}\nweft={weft}\n! grep -qF \" $mount fuse.weft \" /proc/self/mounts || \"$weft\" umount \"$mount\"{or_else}\n",
         mount = quoted(&mount.display().to_string()),
         weft = quoted(&host.program),
     )
