@@ -62,7 +62,8 @@ fn contents_and_times_come_with_one_message() {
     assert_eq!(file.write_with_times(&pattern(2, 6000), &time(1), &time(2)).unwrap(), Some(false));
     file.close().unwrap();
     let attr = root.stat("/own", true).unwrap();
-    assert!(attr.mtime != time(2) && attr.size == 6000);
+    assert_ne!(attr.mtime, time(2));
+    assert_eq!(attr.size, 6000);
 
     // Where it cannot be done nothing is written.
     let large = root.open("/large", &create()).unwrap();

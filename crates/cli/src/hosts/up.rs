@@ -121,7 +121,8 @@ fn begin(wanted: &Wanted) -> Result<(Record, Vec<Facts>)> {
     std::fs::create_dir_all(&wanted.dir)
         .with_context(|| format!("cannot create the cluster's directory {}", wanted.dir.display()))?;
     // Links are followed by each host for itself.
-    let dir = std::path::absolute(&wanted.dir).with_context(|| format!("cannot find {}", wanted.dir.display()))?;
+    let dir =
+        std::path::absolute(&wanted.dir).with_context(|| format!("cannot find {}", wanted.dir.display()))?;
     if dir.join(CLUSTER_FILE).exists() {
         bail!("{} has a cluster that is not of `weft up --hosts`; choose another --dir", dir.display());
     }

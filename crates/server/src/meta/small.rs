@@ -58,15 +58,17 @@ impl<E: Engine + 'static> MetaPart<E> {
                 if is_limited_by(&held) {
                     op.limited();
                 }
-                let written = op.write_small(now, held.ino, request.offset, &request.data)?;
-                // Who may not set them is told so when he asks for that alone.
-                let with_times = written.as_ref().and_then(|_| {
-                    let times = request.times.0.as_ref()?;
+                let Some(mut attr) = op.write_small(now, held.ino, request.offset, &request.data)? else {
+                    return Ok(WriteSmallReply { attr: None, has_times: Added(false) });
+                };
+                // Who may not set times is told so when he asks for that alone. What fails here would take the write back.
+                let owner = |times: &&NewTimes| times.caller.uid == 0 || times.caller.uid == attr.uid;
+                let times = request.times.0.as_ref().filter(owner);
+                if let Some(times) = times {
                     let (caller, change) = (t::caller(times.caller.clone()), t::new_times(times));
-                    op.setattr(&caller, now, At::ino(held.ino), false, &change).ok()
-                });
-                let has_times = Added(with_times.is_some());
-                Ok(WriteSmallReply { attr: with_times.or(written).as_ref().map(t::attr), has_times })
+                    attr = op.setattr(&caller, now, At::ino(held.ino), false, &change)?;
+                }
+                Ok(WriteSmallReply { attr: Some(t::attr(&attr)), has_times: Added(times.is_some()) })
             })
             .await?;
         if request.durable {

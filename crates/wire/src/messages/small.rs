@@ -1,8 +1,8 @@
 //! Small files, whose bytes lie with the inode on the metadata server, and the way they go to I/O servers.
 
-use super::inode::{Attr, Caller, Time};
+use super::inode::{Attr, Time};
 use crate::body::Added;
-use crate::claims::Capability;
+use crate::claims::{Caller, Capability};
 use weft_layout::Layout;
 
 crate::message! {
