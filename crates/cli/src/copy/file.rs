@@ -71,8 +71,8 @@ pub(super) struct OpenFile {
     whole_end: AtomicU64,
     chunks_left: AtomicUsize,
     failed: AtomicBool,
-    /// It is new, and keeps mode and times, but not the owner: it may be there with one message.
-    at_once: bool,
+    /// It is new and keeps mode and times, and, if that is true, the owner: it may be there with one message.
+    at_once: Option<bool>,
     /// It has them.
     has_meta: AtomicBool,
 }
@@ -85,7 +85,7 @@ impl OpenFile {
         }
         let source = from_side.open(from)?;
         let mode = meta.mode & 0o777 & !options.umask;
-        let at_once = goal == Goal::New && options.preserve && !options.owner;
+        let at_once = (goal == Goal::New && options.preserve).then_some(options.owner);
         let (target, growing) = match goal {
             Goal::InPlace => (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None),
             Goal::New => match to_side.create(to, mode, How::New, options.layout.as_ref(), &source) {
@@ -155,10 +155,9 @@ impl OpenFile {
 
     /// Writes `data` if it is the whole of a new file that is small, with its times. Returns whether it was.
     fn write_whole(&self, data: &[u8], offset: u64) -> Result<bool> {
-        if !self.at_once || offset > 0 || data.len() as u64 != self.meta.size {
-            return Ok(false);
-        }
-        let Some(has_meta) = self.target.write_whole(data, &self.meta)? else { return Ok(false) };
+        let is_whole = offset == 0 && data.len() as u64 == self.meta.size;
+        let Some(owner) = self.at_once.filter(|_| is_whole) else { return Ok(false) };
+        let Some(has_meta) = self.target.write_whole(data, &self.meta, owner)? else { return Ok(false) };
         self.has_meta.store(has_meta, Ordering::Release);
         self.written_end.fetch_max(data.len() as u64, Ordering::Relaxed);
         Ok(true)

@@ -485,12 +485,15 @@ impl Target {
         Ok(())
     }
 
-    /// Writes the contents of a new file. Returns whether it has mode and times of `meta` now, or `None` if it is to be written in
-    /// parts.
-    pub(super) fn write_whole(&self, data: &[u8], meta: &Meta) -> Result<Option<bool>> {
+    /// Writes the contents of a new file. Returns whether it has mode and times of `meta` now, and with `owner` its owner, or `None` if
+    /// it is to be written in parts.
+    pub(super) fn write_whole(&self, data: &[u8], meta: &Meta, owner: bool) -> Result<Option<bool>> {
         let Target::Weft { file, .. } = self else { return Ok(None) };
-        let has_times = file.write_with_times(data, &meta.atime, &meta.mtime)?;
-        Ok(has_times.map(|has_times| has_times && file.attr().mode & MODE_BITS == meta.mode & MODE_BITS))
+        let Some(has_times) = file.write_with_times(data, &meta.atime, &meta.mtime)? else { return Ok(None) };
+        let attr = file.attr();
+        let has_mode = attr.mode & MODE_BITS == meta.mode & MODE_BITS;
+        let has_owner = (attr.uid, attr.gid) == (meta.uid, meta.gid);
+        Ok(Some(has_times && has_mode && (has_owner || !owner)))
     }
 
     pub(super) fn set_len(&self, bytes: u64) -> Result<()> {
