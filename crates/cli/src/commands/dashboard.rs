@@ -2,7 +2,7 @@
 
 use super::stats::parse_seconds;
 use crate::dashboard::{self, Data, History, Point};
-use crate::doctor::system::{ServerState, SystemFacts};
+use crate::doctor::system::{ServerState, SystemFacts, states};
 use crate::load::{Load, Look};
 use anyhow::{Context, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,7 +93,7 @@ impl Watch {
     fn look(&mut self) -> Result<String> {
         let now = Look::at(&self.client);
         let load = Load::between(&self.before, &now);
-        let states = self.states(&now);
+        let states = states(&self.client, &now, 1);
         self.before = now;
         let now_s = weft_host::unix_s();
         self.history.add(point(now_s, &load, &states));
@@ -113,17 +113,6 @@ impl Watch {
             alarms: dashboard::alarms(&facts),
             history: &self.history,
         })?)
-    }
-
-    fn states(&self, look: &Look) -> Vec<ServerState> {
-        let state = |(name, status): &(String, Result<_, String>)| ServerState {
-            name: name.clone(),
-            status: status.clone(),
-            transport: weft_cli_common::connections::transport_of(&self.client, name),
-            round_trip: status.is_ok().then(|| self.client.ping(name, b"dashboard").ok()).flatten(),
-            clock_offset_s: status.as_ref().ok().and_then(|status| look.clock_offset_s(status)),
-        };
-        look.servers().iter().map(state).collect()
     }
 }
 

@@ -69,7 +69,7 @@ pub fn report_hosts(down: &hosts::Down, as_json: bool) -> Result<()> {
 /// # Errors
 /// Something did.
 pub fn failures(down: &hosts::Down) -> Result<()> {
-    down.failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
+    down.tell_failures();
     if down.failures.is_empty() { Ok(()) } else { Err(Reported.into()) }
 }
 

@@ -5,7 +5,6 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
-
 use weft_cli_common::output;
 use weft_server::{CLIENT_KEY_FILE, SyncMode};
 
@@ -156,8 +155,7 @@ fn start(args: StartArgs) -> Result<()> {
     for pair in args.stage_in.chunks_exact(2) {
         let target = inside(&record, &pair[1]);
         if let Err(error) = copy(&record, &pair[0], &target) {
-            let undone = hosts::down(&record, &[], Removal::Everything);
-            undone.failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
+            hosts::down(&record, &[], Removal::Everything).tell_failures();
             return Err(error);
         }
     }

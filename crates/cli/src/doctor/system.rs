@@ -61,7 +61,7 @@ impl SystemFacts {
     /// Connects and asks.
     pub fn gather(connections: &Connections, url: &str) -> SystemFacts {
         let servers = match connections.client(url) {
-            Ok(client) => Ok(states(&client)),
+            Ok(client) => Ok(states(&client, &Look::without_clients(&client), PINGS)),
             Err(error) => Err(why_not(&error)),
         };
         SystemFacts { url: url.to_owned(), servers, version: env!("CARGO_PKG_VERSION").into() }
@@ -238,10 +238,10 @@ fn judge_transports(servers: &[ServerState], findings: &mut Findings) {
     }
 }
 
-fn states(client: &Client) -> Vec<ServerState> {
-    let look = Look::without_clients(client);
+/// What servers have said, and how each is reached: the shortest of so many round trips counts.
+pub fn states(client: &Client, look: &Look, pings: usize) -> Vec<ServerState> {
     let state = |(name, status): &(String, Result<StatusReply, String>)| {
-        let pings = (0..PINGS).map_while(|_| client.ping(name, b"doctor").ok());
+        let pings = (0..pings).map_while(|_| client.ping(name, b"doctor").ok());
         ServerState {
             round_trip: if status.is_ok() { pings.min() } else { None },
             transport: weft_cli_common::connections::transport_of(client, name),

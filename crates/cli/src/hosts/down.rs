@@ -4,7 +4,6 @@ use super::record::{Placed, RECORD_FILE, Record};
 use super::remote::on_each;
 use super::scripts::{Removal, stop_script, umount_script};
 use serde::Serialize;
-use std::path::PathBuf;
 use weft_cli_common::launch::CLUSTER_FILE;
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE};
 
@@ -57,6 +56,11 @@ pub fn down(record: &Record, only: &[String], removal: Removal) -> Down {
 }
 
 impl Down {
+    /// Prints what failed.
+    pub fn tell_failures(&self) {
+        self.failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
+    }
+
     fn take(&mut self, hosts: &[&Placed], results: impl Iterator<Item = anyhow::Result<()>>) {
         for (host, result) in hosts.iter().zip(results) {
             if let Err(error) = result {
@@ -77,13 +81,9 @@ fn remove_here(record: &Record) {
     for name in [CLUSTER_FILE, CLUSTER_KEY_FILE, CLIENT_KEY_FILE, RECORD_FILE] {
         let _ = std::fs::remove_file(record.dir.join(name));
     }
-    if let Some(key) = installed_key(record) {
+    if let Some(key) = weft_client::installed_key_path(record.server()) {
         let _ = std::fs::remove_file(key);
     }
     // What else is in it stays, and the directory with it.
     let _ = std::fs::remove_dir(&record.dir);
-}
-
-fn installed_key(record: &Record) -> Option<PathBuf> {
-    weft_client::installed_key_path(&weft_client::Url::parse(&record.url).ok()?.server())
 }

@@ -82,6 +82,11 @@ impl Record {
         self.hosts.iter().all(|host| host.is_new)
     }
 
+    /// The metadata server, as files with keys are named.
+    pub fn server(&self) -> &str {
+        self.url.trim_start_matches("weft://").trim_end_matches('/')
+    }
+
     /// The way to a host.
     pub fn remote<'a>(&'a self, host: &'a Placed) -> Remote<'a> {
         Remote { ssh: &self.ssh, host: &host.name }

@@ -70,11 +70,10 @@ END OF FILE
     );
     if host.servers.is_empty() {
         // The key is where a client of this user looks for it.
-        let server = record.url.trim_start_matches("weft://").trim_end_matches('/');
         script += &format!(
             "keys=\"${{XDG_CONFIG_HOME:-$HOME/.config}}/weft/keys\"\nmkdir -p \"$keys\"\n\
              cp \"$dir/{CLIENT_KEY_FILE}\" \"$keys\"/{}\n",
-            quoted(server)
+            quoted(record.server())
         );
         return script;
     }
@@ -127,7 +126,6 @@ pub fn stop_script(record: &Record, host: &Placed, only: &[String], removal: Rem
         weft = quoted(&host.program),
     );
     if removal == Removal::Everything {
-        let server = record.url.trim_start_matches("weft://").trim_end_matches('/');
         script += &format!(
             "if grep -q '^id = \"{id}\"' \"$dir/{CLUSTER_FILE}\" 2>/dev/null; then rm -rf \"$dir\"; fi\n\
              rm -f \"$dir/bin/weft\"\nrmdir \"$dir/bin\" \"$dir\" {above} 2>/dev/null\n\
@@ -136,7 +134,7 @@ pub fn stop_script(record: &Record, host: &Placed, only: &[String], removal: Rem
             id = record.cluster_id,
             mount = record.mount.as_ref().map_or(String::new(), |mount| quoted(&mount.display().to_string())),
             above = quoted(&record.dir.display().to_string()),
-            key = quoted(server),
+            key = quoted(record.server()),
         );
     }
     script

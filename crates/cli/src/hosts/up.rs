@@ -31,8 +31,7 @@ pub fn up(wanted: &Wanted) -> Result<Record> {
     let done = copy_program(&record, &facts, &wanted.only).and_then(|()| start(&record, wanted));
     if done.is_err() && record.is_new() {
         eprintln!("weft: that failed; removing what was begun");
-        let undone = down(&record, &[], Removal::Everything);
-        undone.failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
+        down(&record, &[], Removal::Everything).tell_failures();
     }
     done.map(|()| record)
 }
@@ -214,7 +213,7 @@ fn copy_program(record: &Record, facts: &[Facts], only: &[String]) -> Result<()>
         );
         record.remote(host).feed(&format!("sh -c {}", quoted(&command)), &program)
     });
-    all_or_why("cannot copy the program to", to.iter().map(|host| host.name.as_str()), results).map(drop)
+    all_or_why("cannot copy the program to", names_of(&to), results).map(drop)
 }
 
 /// Starts the servers that do not run, and mounts.
