@@ -36,6 +36,7 @@ fn one_command_starts_and_stops_a_cluster_on_several_hosts() {
     let url = format!("weft://{}:7400/", hosts.address("node1"));
     assert_eq!(record["url"], url.as_str());
     assert_eq!(record["hosts"][0]["servers"], serde_json::json!(["meta0", "io0", "io3"]));
+    assert_eq!(record["hosts"][0]["is_new"], false, "it is up");
 
     // Files through all of them: by the key that was installed here, and by the mounts there.
     let login = format!("set -e; export WEFT_URL={url}; ");

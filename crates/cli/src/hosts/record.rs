@@ -82,6 +82,12 @@ impl Record {
         self.hosts.iter().all(|host| host.is_new)
     }
 
+    /// The same when all its servers were up.
+    pub fn complete(mut self) -> Record {
+        self.hosts.iter_mut().for_each(|host| host.is_new = false);
+        self
+    }
+
     /// The metadata server, as files with keys are named.
     pub fn server(&self) -> &str {
         self.url.trim_start_matches("weft://").trim_end_matches('/')

@@ -33,7 +33,7 @@ pub fn up(wanted: &Wanted) -> Result<Record> {
         eprintln!("weft: that failed; removing what was begun");
         down(&record, &[], Removal::Everything).tell_failures();
     }
-    done.map(|()| record)
+    done.map(|()| record.complete())
 }
 
 /// A cluster that was started before.
@@ -237,8 +237,7 @@ fn start(record: &Record, wanted: &Wanted) -> Result<()> {
     }
     install_client_key(&record.dir.join(CLIENT_KEY_FILE), &record.url)?;
     if record.hosts.iter().any(|host| host.is_new) {
-        let hosts = record.hosts.iter().map(|host| Placed { is_new: false, ..host.clone() }).collect();
-        Record { hosts, ..record.clone() }.save()?;
+        record.clone().complete().save()?;
     }
     let hosts = counted(record.hosts.len(), "host");
     eprintln!("weft: started {}; the cluster is on {hosts}", counted(started, "server"));
