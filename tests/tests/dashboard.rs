@@ -93,6 +93,7 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
         "none: all servers answer",
         "<svg",
         "slowest I/O server",
+        "<td>/file</td>",
     ] {
         assert!(page.contains(word), "{word}: {page}");
     }

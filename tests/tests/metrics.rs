@@ -90,6 +90,11 @@ fn every_metric_is_documented_and_what_is_done_is_counted() {
     assert!(of("weft_mount_read_bytes_total{\"mount\": \"DIR\"}") >= 0.0);
     assert!(of("weft_mount_request_seconds_count{\"call\": \"create\", \"mount\": \"DIR\"}") >= 5.0);
     assert_eq!(of("weft_mount_dead_servers{\"mount\": \"DIR\"}"), 0.0);
+    // One request of a mount waits at the metadata server for news.
+    let credits = of("weft_mount_credits{\"connection\": \"0\", \"mount\": \"DIR\", \"to\": \"meta0\"}");
+    assert!((60.0..=64.0).contains(&credits), "{credits}");
+    assert_eq!(of("weft_mount_no_credit_total{\"mount\": \"DIR\", \"to\": \"meta0\"}"), 0.0);
+    assert_eq!(lines["weft_credits_used_up_total{\"server\": \"meta0\"}"], 0.0);
     cluster.weft(&["nfs", "ls", &format!("nfs://127.0.0.1:{nfs}/?mountport={nfs}")]);
     cluster.weft(&["nfs", "cat", &format!("nfs://127.0.0.1:{nfs}/big?mountport={nfs}")]);
     let calls = |procedure: &str| {
@@ -229,6 +234,42 @@ fn load_is_shown_line_by_line_and_live() {
         let busiest = &load["clients"][0];
         assert_eq!(busiest["process_id"].as_u64(), Some(std::process::id().into()), "{load}");
     });
+    let busy_files = |key: &str| {
+        let load = cluster.weft(&["top", "--json", "--interval", "0.5", "--key", key, url]);
+        let load: serde_json::Value = serde_json::from_str(&load).expect("it is JSON");
+        load["files"].as_array().expect("a list").clone()
+    };
+    let options = weft_client::OpenOptions::new().create(true).read(true).write(true);
+    let small = writer.open("/small", &options).expect("it can be made");
+    let large = writer.open("/large", &options.clone().striped(true)).expect("it can be made");
+    small.write_at(b"little", 0).expect("there is room");
+    large.write_at(&[7; 1 << 20], 0).expect("there is room");
+    stop.store(false, std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 1 << 20];
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                large.read_at(&mut buffer, 0).expect("it is there");
+                small.write_at(b"more", 0).expect("there is room");
+            }
+        });
+        let files = busy_files(&key);
+        let shown = cluster.weft(&["top", "--once", "--interval", "0.5", url]);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let load = |path: &str| {
+            let file = files.iter().find(|file| file["path"] == path);
+            file.unwrap_or_else(|| panic!("{path}: {files:?}")).clone()
+        };
+        assert!(load("/large")["read_bytes_per_s"].as_f64() > Some(1e6), "{files:?}");
+        assert!(load("/small")["written_bytes_per_s"].as_f64() > Some(10.0), "{files:?}");
+        assert_eq!(files[0]["path"], "/large", "it is the busiest");
+        assert!(shown.contains("/large") && shown.contains("/small"), "{shown}");
+    });
+    // What others do is for administrators.
+    let issued = cluster.storage().join("issued.key").display().to_string();
+    let config = cluster.storage().join("weft.toml").display().to_string();
+    cluster.weft(&["key", "issue", "--uid", "1000", "--gid", "1000", "--config", &config, "--out", &issued]);
+    assert_eq!(busy_files(&issued), Vec::<serde_json::Value>::new());
     let output = cluster.command(&["stats", "--interval", "0", url]).output().expect("it runs");
     assert!(!output.status.success());
     // On a terminal it goes on until a key is pressed.

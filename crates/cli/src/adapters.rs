@@ -99,6 +99,7 @@ mod tests {
             fallback: None,
             why_not_rdma: why_not_rdma.map(str::to_string),
             connections: 1,
+            credits: Vec::new(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The load of a file system: two looks at what its servers have counted, and the rates between them.
 
+use crate::busy_files::{self, FileLoad};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -114,6 +115,8 @@ pub struct Load {
     pub servers: Vec<ServerLoad>,
     /// By client, the busiest first.
     pub clients: Vec<ClientLoad>,
+    /// By file, the busiest first.
+    pub files: Vec<FileLoad>,
 }
 
 impl Load {
@@ -132,7 +135,20 @@ impl Load {
                 ServerLoad::between(before.copied(), now, seconds)
             }
         });
-        Load { seconds, servers: servers.collect(), clients: clients_between(first, second, seconds) }
+        let pairs: Vec<_> = second
+            .servers
+            .iter()
+            .filter_map(|(name, status)| {
+                let now = status.as_ref().ok()?;
+                Some((before.get(name.as_str()).copied().filter(|it| it.process_id == now.process_id), now))
+            })
+            .collect();
+        Load {
+            seconds,
+            servers: servers.collect(),
+            clients: clients_between(first, second, seconds),
+            files: busy_files::between(&pairs, seconds),
+        }
     }
 
     /// All servers together.

@@ -24,6 +24,7 @@
 
 mod adapters;
 mod args;
+mod busy_files;
 mod commands;
 mod copy;
 mod dashboard;

@@ -104,6 +104,7 @@ pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
 pub use exported::EXPORT_BYTES_MAX;
 pub use file::File;
 pub use key_files::{installed_key_path, read_key_file};
+pub use lane::Credits;
 pub use lock_calls::LockStep;
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};

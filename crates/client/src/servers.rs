@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
+use weft_wire::limits::FIND_INODES_MAX;
 use weft_wire::messages::{
-    FileCountReply, FileCountRequest, PingRequest, ServerInfo, SpaceReply, SpaceRequest, StatusReply,
-    StatusRequest, TreeSpace, endpoint, server_state,
+    FileCountReply, FileCountRequest, FindPathsReply, FindPathsRequest, FoundPath, NamePlace, PingRequest,
+    ServerInfo, SpaceReply, SpaceRequest, StatusReply, StatusRequest, TreeSpace, endpoint, server_state,
 };
 use weft_wire::{Added, Status};
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
 use crate::inner::{Inner, OfProcess};
-use crate::lane::Lane;
+use crate::lane::{Credits, Lane};
 use crate::losses::ServerLosses;
 use crate::rdma::RdmaStatus;
 use crate::server::{Role, Server};
@@ -69,6 +70,8 @@ pub struct TransportInUse {
     pub why_not_rdma: Option<String>,
     /// Connections at the moment.
     pub connections: usize,
+    /// What the server takes on each of them.
+    pub credits: Vec<Credits>,
 }
 
 impl Client {
@@ -90,6 +93,7 @@ impl Client {
                 fallback: server.fallback(),
                 why_not_rdma: why_not_rdma(server, &lanes),
                 connections: lanes.len(),
+                credits: lanes.iter().map(|lane| lane.credits()).collect(),
             }
         };
         self.inner.session().listed().map(|(_, server)| of(server)).collect()
@@ -208,6 +212,29 @@ impl Client {
         let requests = servers.iter().map(|(index, _)| (*index, StatusRequest { with_clients }));
         let replies = batch::ask_all(&self.inner, requests, Some(STATUS_PATIENCE));
         servers.iter().map(|(_, server)| (*server.info()).clone()).zip(replies).collect()
+    }
+
+    /// Looks for paths of inodes among all names, in parts, until all are found, or `until`; for administrators. `from` is where the
+    /// last part ended; returned are the paths that were found and where to go on, or `None` after the last part. Of more than
+    /// [`FIND_INODES_MAX`] inodes the first are looked for.
+    pub fn find_paths(
+        &self,
+        inodes: &[u64],
+        from: NamePlace,
+        until: Instant,
+    ) -> Result<(Vec<FoundPath>, Option<NamePlace>)> {
+        let mut missing: Vec<u64> = inodes.iter().copied().take(FIND_INODES_MAX).collect();
+        let (mut all, mut after) = (Vec::new(), from);
+        loop {
+            let request = FindPathsRequest { inodes: missing.clone(), after };
+            let FindPathsReply { found, next } = batch::ask(&self.inner, self.inner.meta(), &request)?;
+            missing.retain(|ino| found.iter().all(|found| found.ino != *ino));
+            all.extend(found);
+            match next {
+                Some(next) if Instant::now() < until => after = next,
+                next => return Ok((all, next)),
+            }
+        }
     }
 
     /// Time of a round trip of `echo` to the server with this name.

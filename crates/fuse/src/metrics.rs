@@ -88,10 +88,24 @@ impl Metrics {
         page.metric("weft_mount_dead_servers", Kind::Gauge, "Servers that do not answer.")
             .count(&[], dead.len() as u64);
         page.metric("weft_mount_transport", Kind::Gauge, "1 for the transport that a server is reached by.");
-        for used in client.transports() {
+        let transports = client.transports();
+        for used in &transports {
             let transport = used.transport.as_deref().unwrap_or("none");
             let word = transport.split(' ').next().unwrap_or(transport);
             page.count(&[("to", &used.server), ("transport", word)], 1);
+        }
+        let help = "Requests that a server takes on a connection at the moment.";
+        page.metric("weft_mount_credits", Kind::Gauge, help);
+        for used in &transports {
+            for (at, credits) in used.credits.iter().enumerate() {
+                page.count(&[("to", &used.server), ("connection", &at.to_string())], u64::from(credits.free));
+            }
+        }
+        let help = "How often a request found no credit on a connection to a server.";
+        page.metric("weft_mount_no_credit_total", Kind::Counter, help);
+        for used in &transports {
+            let refused = used.credits.iter().map(|credits| credits.refused).sum();
+            page.count(&[("to", &used.server)], refused);
         }
         page.into_text()
     }

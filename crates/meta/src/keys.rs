@@ -193,6 +193,11 @@ pub(crate) fn cookie_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(9..17)?.try_into().ok()?))
 }
 
+/// The directory and the cookie of an order key.
+pub(crate) fn place_of(key: &[u8]) -> Option<(u64, u64)> {
+    Some((u64::from_be_bytes(key.get(1..9)?.try_into().ok()?), cookie_of(key)?))
+}
+
 /// The first key after all keys that begin with `prefix` (which never consists of 0xff bytes alone: it begins with
 /// a kind letter).
 pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {

@@ -64,6 +64,7 @@ pub use ops::attr::{SetAttr, SetTime};
 pub use ops::create::{Created, NewFile, OpenFlags, Opened};
 pub use ops::layout::LayoutInfo;
 pub use ops::once::Once;
+pub use ops::paths::PathsPart;
 pub use ops::quota::{QuotaRow, QuotaState, TreePage, TreeSpace};
 pub use ops::readdir::{DirEntry, Page};
 pub use ops::rename::RenameMode;

@@ -7,6 +7,7 @@ pub(crate) mod create;
 pub(crate) mod garbage;
 pub(crate) mod layout;
 pub(crate) mod once;
+pub(crate) mod paths;
 pub(crate) mod quota;
 pub(crate) mod readdir;
 pub(crate) mod remove;

@@ -58,6 +58,17 @@ struct LaneState {
     replies: u64,
     /// What had come when it was last looked at, and since when it was no more.
     heard: (u64, Instant),
+    /// How often a request found no credit.
+    refused: u64,
+}
+
+/// What the server takes on a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Credits {
+    /// Requests that can be sent at the moment.
+    pub free: u16,
+    /// How often a request could not be sent as there was no credit for it. It is sent over another connection, or tried again.
+    pub refused: u64,
 }
 
 /// Why a request was not sent.
@@ -96,6 +107,7 @@ impl Lane {
                 segments: Vec::new(),
                 replies: 0,
                 heard: (0, Instant::now()),
+                refused: 0,
             }),
         })
     }
@@ -107,6 +119,12 @@ impl Lane {
     /// How it moves data.
     pub fn kind(&self) -> &LinkKind {
         &self.kind
+    }
+
+    /// What the server takes on it at the moment.
+    pub fn credits(&self) -> Credits {
+        let state = lock(&self.state);
+        Credits { free: state.link.as_ref().map_or(0, |link| link.credits()), refused: state.refused }
     }
 
     /// What it carries.
@@ -171,11 +189,12 @@ impl Lane {
         answer: &Arc<Answer>,
     ) -> Result<(), NotSent> {
         let mut state = lock(&self.state);
-        let LaneState { link, segments: known, .. } = &mut *state;
+        let LaneState { link, segments: known, refused, .. } = &mut *state;
         let Some(link) = link else {
             return Err(NotSent::Failed(LaneFailure("the connection failed".into())));
         };
         if link.credits() == 0 {
+            *refused += 1;
             return Err(NotSent::NoCredit);
         }
         let request_id = header.request_id;

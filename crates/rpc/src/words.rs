@@ -76,6 +76,7 @@ fn words(op: Op) -> &'static str {
         Op::ListQuotas => "list quotas",
         Op::MarkTree => "mark the directory tree",
         Op::CountUsage => "count usage",
+        Op::FindPaths => "find paths",
         Op::Check => "check the file system",
         Op::Treat => "repair",
         Op::NoteKey => "note a key",

@@ -45,6 +45,8 @@ pub(crate) struct Counters {
     pub refused_connections: AtomicU64,
     /// Connections cut because they broke the protocol after proving themselves.
     pub cut_connections: AtomicU64,
+    /// Requests that came with the last credit of their connection.
+    pub credits_used_up: AtomicU64,
     gauges: Mutex<HashMap<&'static str, Arc<AtomicU64>>>,
     timed: OnceLock<Timed>,
     /// Gauges that a thread of the server says from time to time.
@@ -58,6 +60,7 @@ impl Counters {
             active_requests: AtomicU64::new(0),
             refused_connections: AtomicU64::new(0),
             cut_connections: AtomicU64::new(0),
+            credits_used_up: AtomicU64::new(0),
             gauges: Mutex::default(),
             timed: OnceLock::new(),
             told: Mutex::default(),
@@ -147,8 +150,11 @@ impl Counters {
 
     /// All gauges, by name.
     pub fn gauges(&self) -> Vec<Gauge> {
-        let fixed =
-            [("connections_refused", &self.refused_connections), ("connections_cut", &self.cut_connections)];
+        let fixed = [
+            ("connections_refused", &self.refused_connections),
+            ("connections_cut", &self.cut_connections),
+            ("credits_used_up", &self.credits_used_up),
+        ];
         let mut all: Vec<Gauge> = fixed.iter().map(|(name, value)| gauge(name, value)).collect();
         all.extend(self.lock_gauges().iter().map(|(name, value)| gauge(name, value)));
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -114,8 +114,8 @@ impl<D: Disk> IoService<D> {
             | RevokeKey | Backup | Check | Treat | Lookup | GetAttr | SetAttr | Create | Open | Close
             | Report | Reopen | Mkdir | Mknod | Symlink | Readlink | Link | Unlink | Rmdir | Rename
             | ReadDir | Access | GetXattr | SetXattr | ListXattrs | RemoveXattr | SetLayout | Reserve
-            | SetQuota | ListQuotas | MarkTree | CountUsage | TruncateBegin | TruncateCommit | Settle
-            | FileCount | Lock | Unlock | GetLock | Append | ClaimLocks | FetchAdd | ReadSmall
+            | SetQuota | ListQuotas | MarkTree | CountUsage | FindPaths | TruncateBegin | TruncateCommit
+            | Settle | FileCount | Lock | Unlock | GetLock | Append | ClaimLocks | FetchAdd | ReadSmall
             | WriteSmall | SyncSmall | Spread | SyncMeta | Watch => node.not_here(op, "a metadata server"),
         }
     }

@@ -26,6 +26,7 @@ mod announce;
 mod answer;
 mod backup;
 mod both;
+mod busy;
 mod calls;
 mod caretaker;
 mod clock;

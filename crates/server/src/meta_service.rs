@@ -210,6 +210,10 @@ impl<E: Engine + 'static> Service for MetaService<E> {
                 identity.must_administer("set quotas")?;
                 meta.count_usage(call).await
             }
+            FindPaths => {
+                identity.must_administer("find paths")?;
+                meta.find_paths(session.decode(op, body)?)
+            }
             Append => meta.append(call, session.decode(op, body)?).await,
             ClaimLocks => meta.claim_locks(call, session.decode(op, body)?),
             FetchAdd => meta.fetch_add(call, session.decode(op, body)?).await,

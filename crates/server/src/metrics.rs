@@ -14,6 +14,7 @@ use weft_wire::messages::Gauge;
 const RISING: &[&str] = &[
     "connections_refused",
     "connections_cut",
+    "credits_used_up",
     "slow_requests",
     "garbage_removed_files",
     "orphans_removed_files",

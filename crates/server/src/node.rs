@@ -6,6 +6,7 @@
 //! ```
 
 use crate::answer::{Answer, Refusal};
+use crate::busy::Noter;
 use crate::config::ServerRole;
 use crate::identity::{Identity, Session};
 use crate::revoked::{Guard, Guards};
@@ -34,6 +35,8 @@ pub(crate) struct Node {
     pub under_way: Cell<u64>,
     /// These requests.
     pub requests: under_way::Table,
+    /// Which inodes they are about.
+    pub busy: Noter,
     is_looking: Cell<bool>,
     /// Connections of this thread that end with their keys.
     guards: Rc<Guards>,
@@ -43,6 +46,7 @@ impl Node {
     /// With nothing under way.
     pub fn new(shared: Arc<Shared>) -> Rc<Node> {
         Rc::new(Node {
+            busy: shared.busy.noter(),
             shared,
             stopping: Event::new(),
             under_way: Cell::new(0),

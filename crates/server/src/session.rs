@@ -279,6 +279,9 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
                 ));
             }
             let under_way = UnderWay::begin(self.clone());
+            if self.under_way.get() == CREDITS_PER_CONNECTION {
+                self.node().shared.counters.credits_used_up.fetch_add(1, Ordering::Relaxed);
+            }
             if self.service.may_wait(incoming.header.op) {
                 weft_reactor::spawn(under_way.serve(incoming));
             } else {
@@ -337,6 +340,7 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
             },
         };
         let ended_ms = weft_log::coarse_ms();
+        self.node().busy.note(request.ino, header.op, status, moved_bytes, ended_ms);
         drop(place);
         request.add(spent::Part::Send, ended_ms - reply_begun_ms);
         self.node().shared.slow.look(

@@ -1,5 +1,6 @@
 //! What all threads of a server share.
 
+use crate::busy::Busy;
 use crate::clock::{since_1970, unix_s};
 use crate::config::{ClusterConfig, ServerConfig, ServerRole, SyncMode};
 use crate::counters::{Clients, Counters};
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub data_boot_id: [u8; 16],
     pub started: Instant,
     pub counters: Counters,
+    pub busy: Busy,
     pub clients: Clients,
     pub crowd: Crowd,
     pub rdma: RdmaReport,
@@ -98,6 +100,7 @@ impl Shared {
             started: Instant::now(),
             slow: Slow::new(config.cluster.slow_request_ms, &counters),
             counters,
+            busy: Busy::default(),
             clients: Clients::default(),
             crowd: Crowd::new(descriptors_max()),
             rdma,

@@ -3,6 +3,7 @@
 use crate::shared::Shared;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
+use weft_wire::Added;
 use weft_wire::messages::{CLOCK_GAUGE, Gauge, SpaceReply, StatusReply, StatusRequest};
 
 /// Clients in one reply; the number of all comes with them.
@@ -14,6 +15,7 @@ pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Ga
     let mut gauges = shared.counters.gauges();
     gauges.extend(service_gauges);
     gauges.push(Gauge { name: CLOCK_GAUGE.into(), value: weft_host::unix_us() });
+    let busy = if request.with_clients { shared.busy.list(weft_log::coarse_ms()) } else { Vec::new() };
     StatusReply {
         name: shared.name.clone(),
         role: shared.role.name().into(),
@@ -34,6 +36,7 @@ pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Ga
         clients: shared.clients.count(),
         client_list: if request.with_clients { shared.clients.list(CLIENTS_LISTED_MAX) } else { Vec::new() },
         rdma: shared.rdma.status(),
+        busy: Added(busy),
     }
 }
 

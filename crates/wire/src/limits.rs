@@ -33,6 +33,9 @@ pub const LANES_PER_SERVER_MAX: usize = 8;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path in one request.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Inodes whose paths one request looks for: their paths fit a reply.
+pub const FIND_INODES_MAX: usize = 24;
+const _: () = assert!(FIND_INODES_MAX * (PATH_BYTES_MAX + 32) < BODY_BYTES_MAX);
 /// Most bytes of a file that lie with its inode.
 pub const SMALL_FILE_BYTES_MAX: u32 = 64 << 10;
 /// Longest value of an extended attribute.

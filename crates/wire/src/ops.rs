@@ -287,6 +287,8 @@ ops! {
     0x22a MarkTree: Metadata, Meta, true, MarkTreeRequest -> MarkTreeReply;
     /// Count all usage anew; for administrators.
     0x22b CountUsage: Metadata, Meta, true, CountUsageRequest -> Empty;
+    /// Paths of inodes, looked for among all names part by part; for administrators.
+    0x22c FindPaths: Metadata, Meta, true, FindPathsRequest -> FindPathsReply;
     /// Start a check of the file system, or report its progress and findings.
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
@@ -317,6 +319,7 @@ impl Op {
                 | ListXattrs
                 | FileCount
                 | ListQuotas
+                | FindPaths
         )
     }
 
@@ -325,6 +328,7 @@ impl Op {
         match self {
             Op::FetchAdd => 2,
             Op::ReadSmall | Op::WriteSmall | Op::SyncSmall | Op::Spread | Op::PlaceObject => 4,
+            Op::FindPaths => 6,
             Op::Reserve | Op::SetQuota | Op::ListQuotas | Op::MarkTree | Op::CountUsage => 5,
             _ => 1,
         }

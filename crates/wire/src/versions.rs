@@ -9,7 +9,8 @@
 /// | 3 | [`DirChange`](crate::messages::DirChange): a directory before and after a change of its names |
 /// | 4 | [`ReadSmall`](crate::Op::ReadSmall) and others: small files, whose bytes lie with the inode |
 /// | 5 | [`Reserve`](crate::Op::Reserve) and others: quotas |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 6 } else { 5 });
+/// | 6 | [`FindPaths`](crate::Op::FindPaths) |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 7 } else { 6 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

@@ -1,6 +1,7 @@
 //! `weft dashboard`
 
 use super::stats::parse_seconds;
+use crate::busy_files::Paths;
 use crate::dashboard::{self, Data, History, Point};
 use crate::doctor::system::{ServerState, SystemFacts, states};
 use crate::load::{Load, Look};
@@ -12,8 +13,9 @@ use weft_cli_common::output;
 use weft_cli_common::place::WeftPath;
 use weft_client::Client;
 use weft_metrics::Endpoint;
+use weft_wire::limits::FIND_INODES_MAX;
 
-/// Serves a page with servers, space, throughput, latency, clients and alarms of the last hours.
+/// Serves a page with servers, space, throughput, latency, clients, busy files and alarms of the last hours.
 ///
 /// It asks the servers every few seconds, and remembers what they say for as long as it runs. The page needs nothing
 /// from elsewhere. Nobody is asked for a key: whoever reaches the address sees the page. It listens at this host only;
@@ -54,6 +56,7 @@ pub fn run(args: Args) -> Result<()> {
         url: place.url,
         interval_s: args.interval,
         before: Look::at(&client),
+        paths: Paths::new(),
         history: History::of_hours(args.hours),
         client,
     };
@@ -85,6 +88,7 @@ struct Watch {
     url: String,
     interval_s: f64,
     before: Look,
+    paths: Paths,
     history: History,
 }
 
@@ -92,7 +96,8 @@ impl Watch {
     /// Asks all servers, and says what the page shows then.
     fn look(&mut self) -> Result<String> {
         let now = Look::at(&self.client);
-        let load = Load::between(&self.before, &now);
+        let mut load = Load::between(&self.before, &now);
+        self.paths.fill(&self.client, &mut load.files);
         let states = states(&self.client, &now, 1);
         self.before = now;
         let now_s = weft_host::unix_s();
@@ -110,6 +115,7 @@ impl Watch {
             servers,
             clients: dashboard::busiest(&load),
             clients_count: load.clients.len(),
+            files: load.files.into_iter().take(FIND_INODES_MAX).collect(),
             alarms: dashboard::alarms(&facts),
             history: &self.history,
         })?)

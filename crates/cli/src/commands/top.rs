@@ -1,6 +1,7 @@
 //! `weft top`
 
 use super::stats::parse_seconds;
+use crate::busy_files::Paths;
 use crate::load::{Load, Look};
 use crate::terminal::Keys;
 use anyhow::{Result, bail};
@@ -10,15 +11,18 @@ use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
 
-/// Clients shown where the height of the terminal is not known.
-const CLIENTS_SHOWN: usize = 20;
+/// Lines for clients, and for files, where the height of the terminal is not known.
+const LINES_SHOWN: usize = 20;
 
-/// Shows servers and clients by their load, live.
+/// Shows servers, clients and files by their load, live.
 ///
 /// Keys: q quits; l sorts servers by load, n by name; space shows it anew at once. Where standard output is no
 /// terminal it is shown once.
 ///
-/// The list of clients takes an administrator's key (`weft help keys`).
+/// Servers count for the busiest inodes; their paths are looked for among all names, which takes a second for each
+/// million of files. Until then, and for files that were removed, the number of the inode is shown.
+///
+/// The lists of clients and files take an administrator's key (`weft help keys`).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
@@ -48,12 +52,14 @@ pub fn run(args: Args) -> Result<()> {
     let interval = Duration::from_secs_f64(args.interval);
     if args.once || args.json || !std::io::stdout().is_terminal() {
         std::thread::sleep(interval);
-        let load = Load::between(&before, &Look::at(&client));
+        let mut load = Load::between(&before, &Look::at(&client));
+        Paths::new().fill(&client, &mut load.files);
         return match args.json {
             true => output::print_json(&load),
-            false => show(&place.url, &load, false, CLIENTS_SHOWN),
+            false => show(&place.url, &load, false, LINES_SHOWN),
         };
     }
+    let mut paths = Paths::new();
     let keys = Keys::read()?;
     let mut by_load = false;
     let mut shown: Option<Load> = None;
@@ -65,19 +71,23 @@ pub fn run(args: Args) -> Result<()> {
             Some(b'n') => by_load = false,
             Some(b' ') | None => {
                 let now = Look::at(&client);
-                shown = Some(Load::between(&before, &now));
+                let mut load = Load::between(&before, &now);
+                paths.fill(&client, &mut load.files);
+                shown = Some(load);
                 before = now;
             }
             Some(_) => continue,
         }
         if let Some(load) = &shown {
             print!("\x1b[H\x1b[J");
-            show(&place.url, load, by_load, keys.rows().saturating_sub(load.servers.len() + 6).max(1))?;
+            // Headings and empty lines take eight.
+            let left = keys.rows().saturating_sub(load.servers.len() + 8);
+            show(&place.url, load, by_load, (left / 2).max(1))?;
         }
     }
 }
 
-fn show(url: &str, load: &Load, by_load: bool, clients: usize) -> Result<()> {
+fn show(url: &str, load: &Load, by_load: bool, lines: usize) -> Result<()> {
     let mut out = output::stdout();
     let total = load.total();
     writeln!(
@@ -115,7 +125,7 @@ fn show(url: &str, load: &Load, by_load: bool, clients: usize) -> Result<()> {
     }
     output::print_table(&table)?;
     let mut table = output::table(&["client", "host", "process", "transport", "requests/s"], &[4]);
-    for client in load.clients.iter().take(clients) {
+    for client in load.clients.iter().take(lines) {
         table.add_row([
             client.program.clone(),
             client.host.clone(),
@@ -125,6 +135,19 @@ fn show(url: &str, load: &Load, by_load: bool, clients: usize) -> Result<()> {
         ]);
     }
     if !load.clients.is_empty() {
+        println!();
+        output::print_table(&table)?;
+    }
+    let mut table = output::table(&["file", "requests/s", "read/s", "written/s"], &[1, 2, 3]);
+    for file in load.files.iter().take(lines) {
+        table.add_row([
+            file.name(),
+            format!("{:.0}", file.requests_per_s),
+            size::format_bytes(file.read_bytes_per_s as u64),
+            size::format_bytes(file.written_bytes_per_s as u64),
+        ]);
+    }
+    if !load.files.is_empty() {
         println!();
         output::print_table(&table)?;
     }

@@ -11,6 +11,7 @@ mod history;
 
 pub use history::{History, Point};
 
+use crate::busy_files::FileLoad;
 use crate::doctor::system::{ServerState, SystemFacts};
 use crate::doctor::{Finding, Findings, Level};
 use crate::load::{ClientLoad, Load, ServerLoad};
@@ -35,6 +36,8 @@ pub struct Data<'a> {
     pub clients: Vec<ClientLoad>,
     /// All clients.
     pub clients_count: usize,
+    /// The busiest files.
+    pub files: Vec<FileLoad>,
     /// What is not as it should be, the worst first.
     pub alarms: Vec<Finding>,
     /// The last hours.

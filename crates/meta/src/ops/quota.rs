@@ -18,11 +18,6 @@ use crate::quota::{
     limit_key,
 };
 
-/// Levels of a path that is shown.
-const PATH_LEVELS_MAX: usize = 64;
-/// Entries of a directory that are looked through for a name.
-const PATH_ENTRIES_MAX: usize = 10_000;
-
 /// How far usage is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaState {
@@ -225,33 +220,6 @@ impl<E: Engine> Op<'_, E> {
         let row = self.ns.quota_of(Subject::Tree(tree));
         let limits = row.limits.filter(|limits| limits.in_statfs)?;
         Some(TreeSpace { limits, used: row.used })
-    }
-
-    /// The path of a directory, as far as it can be found at once.
-    pub fn path_of(&mut self, dir: u64) -> Result<Option<Vec<u8>>, MetaError> {
-        let mut path = Vec::new();
-        let mut ino = dir;
-        for _ in 0..PATH_LEVELS_MAX {
-            if ino == ROOT_INO {
-                return Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }));
-            }
-            let Some(parent) = self.inode(ino)?.filter(Inode::is_dir).map(|inode| inode.parent) else {
-                return Ok(None);
-            };
-            let prefix = keys::numbered(keys::ORDER, parent);
-            let mut name = None;
-            for (key, value) in self.records_after(&prefix, &prefix, PATH_ENTRIES_MAX)? {
-                let (entry, found) = Entry::decode_order(&key, &value)?;
-                if entry.ino == ino {
-                    name = Some(found);
-                    break;
-                }
-            }
-            let Some(name) = name else { return Ok(None) };
-            path = [b"/", name.as_slice(), path.as_slice()].concat();
-            ino = parent;
-        }
-        Ok(None)
     }
 }
 

@@ -7,11 +7,13 @@ use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{Engine, Op};
 use weft_wire::Added;
-use weft_wire::limits::{BODY_BYTES_MAX, DIRECTORY_PAGE_ENTRIES_MAX};
+use weft_wire::limits::{BODY_BYTES_MAX, DIRECTORY_PAGE_ENTRIES_MAX, FIND_INODES_MAX, PATH_BYTES_MAX};
 use weft_wire::messages::*;
 
 /// Left of a body for what a page of a directory has besides its entries.
 const PAGE_OVERHEAD_BYTES: usize = 64;
+/// Names that one request for paths looks at: a few milliseconds.
+const FIND_ENTRIES_MAX: usize = 4096;
 
 /// Whether it is one name in a directory that is given by number.
 fn is_one_name(at: &At) -> bool {
@@ -37,6 +39,21 @@ fn dir_change<E: Engine>(
 }
 
 impl<E: Engine + 'static> MetaPart<E> {
+    /// Paths of inodes, looked for in a part of all names.
+    pub fn find_paths(&self, request: FindPathsRequest) -> Result<Answer, Refusal> {
+        let FindPathsRequest { mut inodes, after } = request;
+        inodes.truncate(FIND_INODES_MAX);
+        self.read(|op| {
+            let part = op.find_paths(&inodes, (after.dir, after.cookie), FIND_ENTRIES_MAX)?;
+            let fits = |(_, path): &(u64, Vec<u8>)| path.len() <= PATH_BYTES_MAX;
+            let found = part.found.into_iter().filter(fits);
+            Ok(FindPathsReply {
+                found: found.map(|(ino, path)| FoundPath { ino, path }).collect(),
+                next: part.next.map(|(dir, cookie)| NamePlace { dir, cookie }),
+            })
+        })
+    }
+
     /// The attributes at the end of a path.
     pub fn lookup(&self, call: &Call, request: LookupRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);

@@ -37,15 +37,18 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.check(&held, if request.bytes > 0 { rights::READ } else { 0 })?;
         spent::note_ino(held.ino);
         let bytes = request.bytes.min(SMALL_FILE_BYTES_MAX);
-        self.read(|op| {
+        let moved = Cell::new(0);
+        let answer = self.read(|op| {
             let read = op.read_small(held.ino, request.offset, u64::from(bytes))?;
             Ok(match read {
                 Some(read) => {
+                    moved.set(read.bytes.len() as u64);
                     ReadSmallReply { striped: false, file_bytes: read.file_bytes, data: read.bytes }
                 }
                 None => ReadSmallReply { striped: true, file_bytes: 0, data: Vec::new() },
             })
-        })
+        })?;
+        Ok(Answer { moved_bytes: moved.get(), ..answer })
     }
 
     /// Writes bytes of a small file.
@@ -53,8 +56,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         let held = request.capability;
         self.check(&held, rights::WRITE)?;
         spent::note_ino(held.ino);
+        let moved = Cell::new(0);
         let answer = self
             .change_spread(call, |op, now, _| {
+                moved.set(0);
                 if is_limited_by(&held) {
                     op.limited();
                 }
@@ -68,13 +73,14 @@ impl<E: Engine + 'static> MetaPart<E> {
                     let (caller, change) = (t::caller(times.caller.clone()), t::new_times(times));
                     attr = op.setattr(&caller, now, At::ino(held.ino), false, &change)?;
                 }
+                moved.set(request.data.len() as u64);
                 Ok(WriteSmallReply { attr: Some(t::attr(&attr)), has_times: Added(times.is_some()) })
             })
             .await?;
         if request.durable {
             self.sync_all().await?;
         }
-        Ok(answer)
+        Ok(Answer { moved_bytes: moved.get(), ..answer })
     }
 
     /// Makes the bytes of a small file durable, and all that was acknowledged before.

@@ -187,6 +187,39 @@ crate::message! {
         pub parent: u64,
     }
 
+    /// A place among all names: the one after it is looked at next. Zeros: before all.
+    #[derive(Copy, Default)]
+    pub struct NamePlace {
+        /// Inode of the directory.
+        pub dir: u64,
+        /// Cookie of the entry.
+        pub cookie: u64,
+    }
+
+    /// See [`crate::Op::FindPaths`].
+    pub struct FindPathsRequest {
+        /// Of these inodes: at most [`FIND_INODES_MAX`](crate::limits::FIND_INODES_MAX).
+        pub inodes: Vec<u64>,
+        /// Where to look on.
+        pub after: NamePlace,
+    }
+
+    /// An inode that was found.
+    pub struct FoundPath {
+        /// The inode.
+        pub ino: u64,
+        /// A path of it, from the root on.
+        pub path: Vec<u8>,
+    }
+
+    /// Reply to [`FindPathsRequest`].
+    pub struct FindPathsReply {
+        /// The inodes with a name in the part that was looked at.
+        pub found: Vec<FoundPath>,
+        /// Where to go on; absent: all names were looked at, or all inodes are found.
+        pub next: Option<NamePlace>,
+    }
+
     /// See [`crate::Op::Access`].
     pub struct AccessRequest {
         /// On whose behalf.

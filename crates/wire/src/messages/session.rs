@@ -12,6 +12,7 @@
 //!   │◄─────────────────────────────────────────────────────┤
 //! ```
 
+use crate::body::Added;
 use crate::keys::KeyInfo;
 
 /// The gauge with a server's clock, in microseconds since 1970: every server has it.
@@ -177,6 +178,22 @@ crate::message! {
         pub client_list: Vec<ClientInfo>,
         /// Its use of RDMA.
         pub rdma: RdmaStatus,
+        /// The inodes that most requests are about, if clients are requested; the busiest first.
+        pub busy: Added<Vec<BusyInode>>,
+    }
+
+    /// What requests did with an inode, counted from when the server began to count for it. It ends that where others are busier, and
+    /// may begin anew.
+    #[derive(Copy, Default)]
+    pub struct BusyInode {
+        /// The inode.
+        pub ino: u64,
+        /// Requests that succeeded.
+        pub requests: u64,
+        /// Bytes of the file that they read.
+        pub read_bytes: u64,
+        /// Bytes that they wrote.
+        pub written_bytes: u64,
     }
 
     /// A server's use of RDMA.
