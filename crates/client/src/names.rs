@@ -48,15 +48,23 @@ impl Client {
     /// is reported before, with the same message. Either both take effect or none does.
     pub fn report_and_setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr> {
         let _operation = self.operation();
-        let at = At::ino(ino);
-        let request = self.setattr_request(&at, false, changes);
-        batch::reap(&self.inner);
-        let changed = report::report_with(&self.inner, ino, request);
-        let up_to_date = changed.and_then(|mut attr| {
+        let up_to_date = self.report_and_change(ino, changes).and_then(|mut attr| {
             size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
             Ok(attr)
         });
-        let attr = up_to_date.map_err(|error| error.on(&at))?;
+        up_to_date.map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    /// As [`Client::report_and_setattr`], for who does not want the attributes: no I/O server is asked for the size.
+    pub fn report_and_set(&self, ino: u64, changes: &SetAttr) -> Result<()> {
+        let _operation = self.operation();
+        self.report_and_change(ino, changes).map(drop).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    fn report_and_change(&self, ino: u64, changes: &SetAttr) -> Result<Attr> {
+        let request = self.setattr_request(&At::ino(ino), false, changes);
+        batch::reap(&self.inner);
+        let attr = report::report_with(&self.inner, ino, request)?;
         self.note_times_set(ino, changes);
         Ok(attr)
     }

@@ -346,6 +346,29 @@ fn attributes_are_changed_after_the_report_of_what_was_written() {
     });
 }
 
+#[test]
+fn who_does_not_want_attributes_asks_no_io_server_for_the_size() {
+    over_all(|_, client| {
+        let file = client.open("/unasked", &create().striped(true)).unwrap();
+        file.write_at(&[1; 5000], 0).unwrap();
+        let sizes = || {
+            let servers = client.server_status(false).into_iter().map(|(_, status)| status.unwrap());
+            let counts = servers.flat_map(|status| status.operations);
+            counts.filter(|count| count.op == Op::Size as u16).map(|count| count.count).sum::<u64>()
+        };
+        let before = sizes();
+        let time = Time { seconds: 1_000_000_000, nanoseconds: 5 };
+        let set = SetAttr { mtime: Some(SetTime::To(time.clone())), ..SetAttr::default() };
+        client.report_and_set(file.ino(), &set).unwrap();
+        assert_eq!(sizes(), before);
+        file.close().unwrap();
+        let attr = client.stat("/unasked", true).unwrap();
+        assert_eq!((attr.size, attr.mtime), (5000, time));
+        let other = client.with_caller(weft_wire::messages::Caller { uid: 5, gid: 5, groups: Vec::new() });
+        assert_eq!(other.report_and_set(attr.ino, &set).unwrap_err().errno(), libc::EPERM);
+    });
+}
+
 /// How often the metadata server was asked to do this.
 fn asked(client: &Client, op: Op) -> u64 {
     let status = client.server_status(false).swap_remove(0).1.unwrap();

@@ -282,11 +282,15 @@ impl Chunk {
         if file.written_end.load(Ordering::Relaxed) < file.meta.size {
             file.target.set_len(file.meta.size)?;
         }
-        file.target.flush()?;
         let path = file.path();
         if options.preserve && !file.has_meta.load(Ordering::Acquire) {
-            file.pair.to_side.set_meta(&path, &file.meta, true, options.owner)?;
-        } else if file.growing.is_some() && file.meta.mode & 0o200 & !options.umask == 0 {
+            file.target.set_meta(&path, &file.meta, options.owner)?;
+        } else {
+            file.target.flush()?;
+        }
+        // It was made so that it can be written.
+        let is_read_only = file.meta.mode & 0o200 & !options.umask == 0;
+        if !options.preserve && file.growing.is_some() && is_read_only {
             let mode = file.meta.mode & 0o777 & !options.umask;
             file.pair.to_side.set_meta(&path, &file.meta.with_mode(mode), false, false)?;
         }

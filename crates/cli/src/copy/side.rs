@@ -309,7 +309,9 @@ impl Side {
     pub fn set_meta(&self, path: &Path, meta: &Meta, times: bool, owner: bool) -> Result<()> {
         match self {
             Side::Local => set_local_meta(path, meta, times, owner),
-            Side::Weft { client, .. } => set_weft_meta(client, path, meta, times, owner),
+            Side::Weft { client, .. } => {
+                set_weft_meta(meta, times, owner, |set| client.setattr(at(path), false, set).map(drop))
+            }
         }
     }
 }
@@ -332,28 +334,28 @@ pub(super) fn is_there(error: &anyhow::Error) -> bool {
     errno == Some(libc::EEXIST)
 }
 
-fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool, owner: bool) -> Result<()> {
+/// Sets what `meta` says by `set`: with one message, or with a second one without the owner where that is not permitted.
+fn set_weft_meta(
+    meta: &Meta,
+    all: bool,
+    owner: bool,
+    set: impl Fn(&SetAttr) -> weft_client::Result<()>,
+) -> Result<()> {
+    let time = |time: &Time| all.then(|| SetTime::To(time.clone()));
+    let without_owner = SetAttr {
+        mode: (meta.kind != Kind::Symlink).then_some(meta.mode),
+        atime: time(&meta.atime),
+        mtime: time(&meta.mtime),
+        ..SetAttr::default()
+    };
     if owner {
-        let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
-        match client.setattr(at(path), false, &owner) {
+        let with_owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..without_owner.clone() };
+        match set(&with_owner) {
             Err(error) if error.errno() == libc::EPERM => {}
-            set => {
-                set?;
-            }
+            done => return Ok(done?),
         }
     }
-    let mode = (meta.kind != Kind::Symlink).then_some(meta.mode);
-    let set = match all {
-        true => SetAttr {
-            mode,
-            atime: Some(SetTime::To(meta.atime.clone())),
-            mtime: Some(SetTime::To(meta.mtime.clone())),
-            ..SetAttr::default()
-        },
-        false => SetAttr { mode, ..SetAttr::default() },
-    };
-    client.setattr(at(path), false, &set)?;
-    Ok(())
+    Ok(set(&without_owner)?)
 }
 
 fn set_local_meta(path: &Path, meta: &Meta, all: bool, owner: bool) -> Result<()> {
@@ -511,6 +513,17 @@ impl Target {
             Target::Weft { file, .. } => file.sync_data()?,
         }
         Ok(())
+    }
+
+    /// Sets mode and times, and with `owner` the owner where permitted. In a cluster it says with the same message how far the file
+    /// was written. `path` is where it is.
+    pub(super) fn set_meta(&self, path: &Path, meta: &Meta, owner: bool) -> Result<()> {
+        match self {
+            Target::Local(_) => set_local_meta(path, meta, true, owner),
+            Target::Weft { client, file } => {
+                set_weft_meta(meta, true, owner, |set| client.report_and_set(file.ino(), set))
+            }
+        }
     }
 
     /// Flushes the file, to report errors that closing it would hide.
