@@ -19,6 +19,11 @@ finish() {
     rm -rf "${leftovers[@]}"
 }
 
+# processors_ms URL: processor time that all servers have used, in ms.
+processors_ms() {
+    "$weft" status --json "$1" | python3 -c 'import json, sys; print(sum(server["cpu_ms"] for server in json.load(sys.stdin)["servers"]))'
+}
+
 median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 # rate_of MIB DD...: MiB/s of a dd that moves this much, from its last line: "… bytes … copied, 0.5 s, …".

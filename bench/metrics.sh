@@ -1,6 +1,7 @@
 #!/bin/bash
 # What metrics cost: names made, looked up and removed by a cluster with metrics and by one without, in turns; random reads of
-# 4 KiB; and the time of a scrape with many clients.
+# 4 KiB; each by the rate, and by the servers' processor time, which other load on the machine changes less; and the time of a scrape
+# with many clients.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
@@ -14,6 +15,7 @@ trap 'down; finish' EXIT
 
 on=$("$weft" up --dir "$scratch/on" --io 4 --port 7600 --metrics 9600 --detach)
 off=$("$weft" up --dir "$scratch/off" --io 4 --port 7700 --detach)
+servers_ms() { WEFT_KEY_FILE=$scratch/$2/client.key processors_ms "$1"; }
 names() { # URL DIR: appends to creates, stats, unlinks
     "$weft" bench meta --url "$1" --key "$scratch/$2/client.key" --runs 1 --files 2000 --json | python3 -c '
 import json, sys
@@ -32,13 +34,22 @@ for ((turn = 0; turn < runs; turn++)); do
     for what in names reads; do
         order=(on off)
         [ $((turn % 2)) = 0 ] || order=(off on)
-        for which in "${order[@]}"; do $what "${!which}" "$which"; done
+        for which in "${order[@]}"; do
+            before=$(servers_ms "${!which}" "$which")
+            $what "${!which}" "$which"
+            echo $(($(servers_ms "${!which}" "$which") - before)) >>"$scratch/$what-cpu.$which"
+        done
     done
 done
 echo "$runs turns, with metrics and without"
 for what in creates stats unlinks reads; do
     printf '%-8s %8.0f / %8.0f per second; ratio %s\n' $what "$(median <"$scratch/$what.on")" "$(median <"$scratch/$what.off")" \
         "$(paired "$scratch/$what.on" "$scratch/$what.off")"
+done
+
+for what in names reads; do
+    printf '%-8s %8.0f / %8.0f ms of servers'"'"' processors in a turn; ratio %s\n' $what "$(median <"$scratch/$what-cpu.on")" \
+        "$(median <"$scratch/$what-cpu.off")" "$(paired "$scratch/$what-cpu.on" "$scratch/$what-cpu.off")"
 done
 
 # Clients that are connected and do nothing.

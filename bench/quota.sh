@@ -28,8 +28,11 @@ chmod 1777 "$scratch/mnt"
 "$weft" umount "$scratch/mnt"
 
 measure() { # name bytes files processes
+    local before
+    before=$(processors_ms "$url")
     setpriv --reuid="$user" --regid="$user" --clear-groups env -u WEFT_URL HOME=/nonexistent WEFT_KEY_FILE="$scratch/user.key" \
         "$scratch/small-files" "$url?transport=shm" "$4" "$3" "$2" >>"$scratch/$1.$2.$4"
+    echo $(($(processors_ms "$url") - before)) >>"$scratch/$1.$2.$4.cpu"
 }
 
 for ((turn = 0; turn < runs; turn++)); do
@@ -52,6 +55,9 @@ echo "thousands of files made per second by a user with limits / without; median
 for bytes in 4096 65536 67108864; do
     for processes in 1 4; do
         for state in on off; do cut -d' ' -f1 "$scratch/$state.$bytes.$processes" >"$scratch/$state"; done
+        printf '%9d bytes by %d: servers'"'"' processors %5.0f / %5.0f ms; ratio %s\n' $bytes $processes \
+            "$(median <"$scratch/on.$bytes.$processes.cpu")" "$(median <"$scratch/off.$bytes.$processes.cpu")" \
+            "$(paired "$scratch/on.$bytes.$processes.cpu" "$scratch/off.$bytes.$processes.cpu")"
         printf '%9d bytes by %d: %8.3f / %8.3f; ratio %s\n' $bytes $processes "$(median <"$scratch/on")" "$(median <"$scratch/off")" \
             "$(paired "$scratch/on" "$scratch/off")"
     done
