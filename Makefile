@@ -5,10 +5,11 @@
 # make fuzz   every decoder on damaged input, ten minutes each (SECONDS_EACH=600 KEEP=1)
 # make install, uninstall     PREFIX=/usr/local DESTDIR=; docs/install.md has what goes where
 # make tarball, deb, rpm      packages, in dist/
+# make wheel  the Python package, in dist/
 # make docs   the reference of the C and the Rust interface, in target/doc
 # make bench  the bars of docs/benchmarks.md; figures go to bench/figures/
 
-.PHONY: run test long guests fuzz bench build install uninstall tarball deb rpm docs
+.PHONY: run test long guests fuzz bench build install uninstall tarball deb rpm wheel docs
 
 run:
 	@scripts/run-demo.sh
@@ -92,3 +93,6 @@ docs:
 
 tarball deb rpm: build
 	@BUILT=$(BUILT) scripts/package.sh $@
+
+wheel:
+	@scripts/wheel.sh

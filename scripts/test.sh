@@ -25,6 +25,13 @@ else
     echo "scripts/mpi-wheels.sh failed: tests with newer MPI libraries are skipped" >&2
 fi
 
+# Python's packages that the wheel is built and tested with.
+if scripts/python-env.sh target/python; then
+    export WEFT_TEST_PYTHON=$PWD/target/python
+else
+    echo "scripts/python-env.sh failed: tests of the Python package are skipped" >&2
+fi
+
 passed=0 failed=0
 log=$(mktemp)
 # Tests use these directories, in memory and on the disk. The first one also marks all processes that are started

@@ -30,6 +30,7 @@
 //! from outside. After these checks no arithmetic of this crate can overflow.
 #![forbid(unsafe_code)]
 
+mod axes;
 pub mod datatype;
 mod extents;
 mod joined;
@@ -45,6 +46,7 @@ pub mod striping;
 pub mod view;
 mod window;
 
+pub use axes::{Axis, array_regions};
 pub use datatype::{Datatype, DatatypeError};
 pub use extents::{Extents, StridedRun};
 pub use own_blocks::OutOfSteps;

@@ -25,6 +25,7 @@ pub const SUBJECTS: &[Subject] = subjects! {
     "rdma": "InfiniBand, RoCE, iWARP",
     "pieces": "reading and writing many small pieces",
     "mpi": "MPI-IO with the MPI that you have",
+    "python": "NumPy, fsspec, Zarr",
     "nfs": "clients of NFS: gateways, exports, mounting",
     "keys": "who may connect, and as whom",
     "semantics": "what Weft guarantees",

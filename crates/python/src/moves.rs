@@ -1,0 +1,128 @@
+//! What a call moves: regions of a file and of memory, made of the arguments of Python.
+
+use crate::memory::Buffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use weft_client::Direction;
+use weft_layout::{Axis, Extent, Region, Regions, array_regions};
+use weft_wire::limits::REGION_LEVELS_MAX;
+
+/// Memory by address, and the file by offset.
+pub(crate) struct Move {
+    pub(crate) memory: Regions,
+    pub(crate) file: Regions,
+}
+
+/// An array in the file and one in memory, of the same shape. `strides` are those of the file, in bytes; `offset` is where its first
+/// element is.
+pub(crate) fn of_array(
+    offset: u64,
+    strides: &[i64],
+    element_bytes: usize,
+    buffer: &Buffer,
+) -> PyResult<Move> {
+    let (shape, memory_strides) = (buffer.shape(), buffer.strides());
+    if shape.len() != strides.len() || buffer.item_bytes() != element_bytes {
+        let text = format!(
+            "the array in memory has {} dimensions of {} bytes per element, the one in the file {} of {element_bytes}",
+            shape.len(),
+            buffer.item_bytes(),
+            strides.len()
+        );
+        return Err(PyValueError::new_err(text));
+    }
+    let axes: Vec<Axis> = (shape.iter().zip(strides).zip(memory_strides))
+        .map(|((count, file_stride_bytes), memory_stride_bytes)| Axis {
+            count: *count as u64,
+            file_stride_bytes: *file_stride_bytes,
+            memory_stride_bytes: *memory_stride_bytes as i64,
+        })
+        .collect();
+    let (file, memory) = array_regions(offset, buffer.address(), element_bytes as u64, &axes);
+    checked(Move { memory, file })
+}
+
+/// Elements of `element_bytes` at any offsets of the file, and one after the other in memory.
+pub(crate) fn of_offsets(offsets: &[i64], element_bytes: u64, buffer: &Buffer) -> PyResult<Move> {
+    let extents = offsets.iter().map(|offset| Ok(Extent::new(not_negative(*offset)?, element_bytes)));
+    let file = joined(extents.collect::<PyResult<Vec<Extent>>>()?);
+    let_fit(Move { memory: Regions::contiguous(buffer.address(), buffer.bytes() as u64), file })
+}
+
+/// Ranges of the file, each with its offset and length, and buffers one after the other.
+pub(crate) fn of_ranges(offsets: &[i64], lengths: &[i64], buffers: &[Buffer]) -> PyResult<Move> {
+    if offsets.len() != lengths.len() {
+        let text = format!("{} offsets and {} lengths: one for each range", offsets.len(), lengths.len());
+        return Err(PyValueError::new_err(text));
+    }
+    let extent = |(offset, length): (&i64, &i64)| -> PyResult<Extent> {
+        Ok(Extent::new(not_negative(*offset)?, not_negative(*length)?))
+    };
+    let extents: PyResult<Vec<Extent>> = offsets.iter().zip(lengths).map(extent).collect();
+    let memory = buffers.iter().map(|buffer| Extent::new(buffer.address(), buffer.bytes() as u64));
+    let_fit(Move { memory: joined(memory.collect()), file: joined(extents?) })
+}
+
+fn not_negative(number: i64) -> PyResult<u64> {
+    u64::try_from(number).map_err(|_| PyValueError::new_err(format!("{number} is negative")))
+}
+
+/// Extents as a list, those joined that follow each other.
+fn joined(extents: Vec<Extent>) -> Regions {
+    let mut list: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents.into_iter().filter(|extent| extent.bytes > 0) {
+        match list.last_mut() {
+            Some(last) if last.end() == extent.offset => last.bytes += extent.bytes,
+            _ => list.push(extent),
+        }
+    }
+    match list.as_slice() {
+        [] => Regions::contiguous(0, 0),
+        [one] => Regions::contiguous(one.offset, one.bytes),
+        _ => Regions::list(list),
+    }
+}
+
+fn let_fit(wanted: Move) -> PyResult<Move> {
+    let (memory, file) = (wanted.memory.total_bytes(), wanted.file.total_bytes());
+    match memory == file {
+        true => checked(wanted),
+        false => Err(PyValueError::new_err(format!(
+            "the ranges of the file have {file} bytes, the memory has {memory}"
+        ))),
+    }
+}
+
+fn checked(wanted: Move) -> PyResult<Move> {
+    let check = |regions: &Regions| regions.validate(1, REGION_LEVELS_MAX);
+    let wrong = check(&wanted.file).err().or_else(|| check(&wanted.memory).err());
+    match wrong {
+        None => Ok(wanted),
+        Some(wrong) => Err(PyValueError::new_err(wrong.to_string())),
+    }
+}
+
+impl Move {
+    /// Moves it. A read fills the memory of what is beyond the end of the file with zeros. Returns the bytes below the end.
+    ///
+    /// # Safety
+    /// The memory is nobody else's until this returns, and can be written to where it is read into.
+    pub(crate) unsafe fn run(
+        &self,
+        file: &weft_client::File,
+        direction: Direction,
+    ) -> weft_client::Result<u64> {
+        // SAFETY: the caller's promise; the memory is given by address.
+        let moved = unsafe { file.move_raw(direction, 0, &self.memory, None, &self.file) }?;
+        let total_bytes = self.file.total_bytes();
+        if direction == Direction::Read && moved < total_bytes && self.file.parts.len() == 1 {
+            // Only a list fills all memory, and one contiguous range is none.
+            if let [Region::Contiguous(extent)] = self.file.parts.as_slice() {
+                let as_list = Regions::list(vec![*extent, Extent::new(extent.offset, 0)]);
+                // SAFETY: as above.
+                return unsafe { file.move_raw(direction, 0, &self.memory, None, &as_list) };
+            }
+        }
+        Ok(moved)
+    }
+}

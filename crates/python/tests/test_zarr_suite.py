@@ -1,0 +1,96 @@
+"""Zarr's own tests of stores, and what this store adds."""
+
+import asyncio
+import multiprocessing
+import uuid
+
+import numpy as np
+import pytest
+import weftfs
+import zarr
+from weftfs.zarr import WeftStore
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import cpu, default_buffer_prototype
+from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
+from zarr.testing.store import StoreTests
+
+
+class TestStore(StoreTests[WeftStore, cpu.Buffer]):
+    store_cls = WeftStore
+    buffer_cls = cpu.Buffer
+
+    @pytest.fixture
+    def store_kwargs(self, weft, top):
+        weft.mkdir(f"{top}/store")
+        return {"fs": weft, "root": f"{top}/store"}
+
+    async def set(self, store, key, value):
+        path = f"{store.root}/{key}"
+        store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        store.fs.write_bytes(path, value.to_bytes())
+
+    async def get(self, store, key):
+        return self.buffer_cls.from_bytes(store.fs.read_bytes(f"{store.root}/{key}"))
+
+    def test_store_repr(self, store):
+        assert repr(store) == f"WeftStore('{store.fs.url.rstrip('/')}{store.root}')"
+
+    def test_store_supports_writes(self, store):
+        assert store.supports_writes
+
+    def test_store_supports_listing(self, store):
+        assert store.supports_listing
+
+
+@pytest.mark.parametrize("machine", [ZarrStoreStateMachine, ZarrHierarchyStateMachine])
+def test_walks_of_operations(weft, top, machine):
+    from hypothesis import HealthCheck, settings
+    from hypothesis.stateful import run_state_machine_as_test
+
+    def make():
+        return machine(WeftStore(weft, f"{top}/{uuid.uuid4().hex}"))
+
+    run_state_machine_as_test(
+        make, settings=settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    )
+
+
+def test_parts_of_values_are_one_operation(weft, top):
+    store = WeftStore(weft, top)
+    data = np.random.default_rng(1).bytes(200_000)
+
+    async def run():
+        await store.set("a/b", cpu.Buffer.from_bytes(data))
+        wanted = [
+            ("a/b", RangeByteRequest(10, 20)), ("none", None), ("a/b", OffsetByteRequest(199_990)), ("a/b", SuffixByteRequest(7)),
+            ("a/b", RangeByteRequest(199_995, 300_000)),
+        ]
+        parts = await store.get_partial_values(default_buffer_prototype(), wanted)
+        found = [part and part.to_bytes() for part in parts]
+        assert found == [data[10:20], None, data[199_990:], data[-7:], data[199_995:]]
+        await store.set_range("a/b", cpu.Buffer.from_bytes(b"new"), 100)
+        assert (await store.get("a/b")).to_bytes() == data[:100] + b"new" + data[103:]
+        with pytest.raises(FileNotFoundError):
+            await store.set_range("missing", cpu.Buffer.from_bytes(b"new"), 0)
+
+    asyncio.run(run())
+
+
+def _fill(url, root, row):
+    array = zarr.open_array(WeftStore(url, root), mode="r+")
+    array[row * 64 : (row + 1) * 64] = np.arange(64 * 512, dtype="i4").reshape(64, 512) + row
+
+
+def test_a_sharded_array_is_written_by_several_processes(weft, top):
+    store = WeftStore(weft, f"{top}/sharded")
+    array = zarr.create_array(store, shape=(256, 512), chunks=(16, 64), shards=(64, 256), dtype="i4")
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_fill, args=(weft.url, store.root, row)) for row in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    expected = np.concatenate([np.arange(64 * 512, dtype="i4").reshape(64, 512) + row for row in range(4)])
+    assert (array[:] == expected).all()
+    assert (array[10:200:7, 3:400:11] == expected[10:200:7, 3:400:11]).all()

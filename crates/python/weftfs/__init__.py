@@ -1,0 +1,50 @@
+"""Weft from Python: files striped over many servers, and slices of arrays that are one request.
+
+    >>> import weftfs
+    >>> fs = weftfs.connect("weft://node1:7400/")
+    >>> a = weftfs.open_array(fs, "/x", shape=(1000, 1000), dtype="f8", mode="r+")
+    >>> a[10:20, ::3] = 1.0
+    >>> column = a[:, 7]
+
+``fs`` is like the module os, and ``fs.open`` like ``open``. With fsspec (``weft://...``), Zarr and PyTorch: docs/python.md.
+"""
+
+from . import errors
+from ._file import File, Pending
+from ._fs import DirEntry, FileSystem, Layout, Space, Stat, connect
+from ._weftfs import __version__
+from .errors import WeftError
+
+_ARRAYS = ("Array", "open_array", "open_npy")
+
+
+def __getattr__(name):
+    # NumPy is loaded when arrays are used.
+    if name in _ARRAYS:
+        from . import _array
+
+        return getattr(_array, name)
+    raise AttributeError(f"module 'weftfs' has no attribute {name!r}")
+
+
+def empty(shape, dtype=float, order="C", *, fs=None):
+    """A NumPy array, of zeros, in memory that servers on this host read and write without a copy.
+
+    ``fs`` is the connection that will use it; without it the one of ``$WEFT_URL``.
+    """
+    return (fs or _default()).empty(shape, dtype, order)
+
+
+def _default():
+    global _connected
+    if _connected is None:
+        _connected = connect()
+    return _connected
+
+
+_connected = None
+
+__all__ = [
+    "Array", "DirEntry", "File", "FileSystem", "Layout", "Pending", "Space", "Stat", "WeftError", "connect", "empty", "errors",
+    "open_array", "open_npy", "__version__",
+]

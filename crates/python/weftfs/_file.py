@@ -1,0 +1,236 @@
+"""Open files, and operations that go on by themselves."""
+
+import asyncio
+import contextlib
+import io
+import os
+
+
+def as_buffer(memory):
+    """An object with the buffer protocol: ``memory`` itself, or a view of what has only ``__dlpack__`` (tensors)."""
+    if not hasattr(memory, "__dlpack__") or hasattr(memory, "__array_interface__"):
+        return memory
+    import numpy
+
+    return numpy.from_dlpack(memory)
+
+
+class Pending:
+    """A read or write under way. ``wait()`` or ``await`` it; the memory belongs to it until then.
+
+    Nothing moves it on but these calls and ``test()``: there is no thread behind it. Servers go on by themselves over shared
+    memory and RDMA.
+    """
+
+    def __init__(self, native, value=None):
+        self._native = native
+        self._value = value
+
+    def test(self):
+        """Moves it on without waiting; whether it is over."""
+        return self._native.test()
+
+    def wait(self):
+        """Waits for its end. Returns the number of bytes, or for a read of an array the array."""
+        moved = self._native.wait()
+        return moved if self._value is None else self._value
+
+    def __await__(self):
+        if self.test():
+            return self.wait()
+        waited = asyncio.get_running_loop().run_in_executor(None, self.wait)
+        return (yield from waited.__await__())
+
+
+class File(io.RawIOBase):
+    """An open file, as Python's unbuffered ones, with reads and writes at offsets and of lists of ranges.
+
+    Offsets and lengths are in bytes. Any object with the buffer protocol, or ``__dlpack__``, is a buffer.
+    """
+
+    def __init__(self, native, mode):
+        self._native = native
+        self._position = 0
+        self._mode = mode
+        self._reads = "r" in mode or "+" in mode
+        self._writes = mode[0] in "wax" or "+" in mode
+
+    @property
+    def name(self):
+        """Its path."""
+        return self._native.path
+
+    @property
+    def mode(self):
+        """As it was opened."""
+        return self._mode
+
+    @property
+    def layout(self):
+        """``(strip_bytes, servers, first_server)``."""
+        return self._native.layout
+
+    def readable(self):
+        return self._reads
+
+    def writable(self):
+        return self._writes
+
+    def seekable(self):
+        return True
+
+    def size(self):
+        """Its size now, in bytes, whoever writes to it."""
+        return self._native.size()
+
+    def io_stats(self):
+        """What its reads and writes took so far: ``requests``, ``request_bytes`` without data, ``moved_bytes``."""
+        return self._native.io_stats()
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        if base is None:
+            base = self.size()
+        if base + offset < 0:
+            raise ValueError(f"{base + offset} is before the beginning of the file")
+        self._position = base + offset
+        return self._position
+
+    def tell(self):
+        return self._position
+
+    def readinto(self, buffer):
+        self._must(self._reads, "reading")
+        count = self._native.readinto_at(buffer, self._position)
+        self._position += count
+        return count
+
+    def readall(self):
+        self._must(self._reads, "reading")
+        data = self.read_at(self._position, max(0, self.size() - self._position))
+        self._position += len(data)
+        return data
+
+    def write(self, data):
+        self._must(self._writes, "writing")
+        data = memoryview(as_buffer(data)).cast("B")
+        if self._mode[0] == "a":
+            self._position = self._native.append(data) + len(data)
+        else:
+            self._position += self._native.write_at(data, self._position)
+        return len(data)
+
+    def _must(self, is_so, what):
+        if self.closed:
+            raise ValueError("I/O operation on a closed file")
+        if not is_so:
+            raise io.UnsupportedOperation(f"the file is not open for {what}")
+
+    def truncate(self, size=None):
+        size = self._position if size is None else size
+        self._native.truncate(size)
+        return size
+
+    def read_at(self, offset, nbytes):
+        """Up to ``nbytes`` bytes from ``offset`` on, as bytes; fewer only at the end of the file."""
+        return self._native.read_at(offset, nbytes)
+
+    def readinto_at(self, buffer, offset):
+        """Fills ``buffer`` from ``offset`` on. Returns the number of bytes, fewer only at the end of the file."""
+        return self._native.readinto_at(as_buffer(buffer), offset)
+
+    def write_at(self, data, offset):
+        """Writes all of ``data`` from ``offset`` on."""
+        return self._native.write_at(as_buffer(data), offset)
+
+    def append(self, data):
+        """Writes ``data`` at the end, and returns where that was. No two appends of anybody get the same place."""
+        return self._native.append(as_buffer(data))
+
+    def read_ranges(self, ranges):
+        """Reads ``(offset, nbytes)`` ranges by one operation. Returns a list of memoryviews, one for each, in one block of memory.
+
+        What is beyond the end of the file is zeros.
+        """
+        ranges = list(ranges)
+        block = bytearray(sum(nbytes for _, nbytes in ranges))
+        self.readinto_ranges(block, ranges)
+        view, cuts, at = memoryview(block), [], 0
+        for _, nbytes in ranges:
+            cuts.append(view[at : at + nbytes])
+            at += nbytes
+        return cuts
+
+    def readinto_ranges(self, buffers, ranges):
+        """Reads ``(offset, nbytes)`` ranges, end to end, into a buffer or a list of buffers, by one operation.
+
+        Returns how many of the bytes are below the end of the file; the others are zeros.
+        """
+        return self._native.move_ranges(False, *_columns(ranges), _buffers(buffers))
+
+    def write_ranges(self, buffers, ranges):
+        """Writes a buffer or a list of buffers, end to end, to ``(offset, nbytes)`` ranges, by one operation."""
+        return self._native.move_ranges(True, *_columns(ranges), _buffers(buffers))
+
+    def start_read(self, buffer, offset):
+        """Begins to fill ``buffer`` from ``offset`` on: a Pending."""
+        buffer = as_buffer(buffer)
+        return Pending(self._native.start_ranges(False, [offset], [memoryview(buffer).nbytes], buffer))
+
+    def start_write(self, data, offset):
+        """Begins to write ``data``: a Pending."""
+        data = as_buffer(data)
+        return Pending(self._native.start_ranges(True, [offset], [memoryview(data).nbytes], data))
+
+    def start_read_ranges(self, buffers, ranges):
+        """Begins a ``readinto_ranges``: a Pending."""
+        return Pending(self._native.start_ranges(False, *_columns(ranges), _buffers(buffers)))
+
+    def start_write_ranges(self, buffers, ranges):
+        """Begins a ``write_ranges``: a Pending."""
+        return Pending(self._native.start_ranges(True, *_columns(ranges), _buffers(buffers)))
+
+    def allocate(self, offset, nbytes):
+        """Reserves space."""
+        self._native.allocate(offset, nbytes)
+
+    def punch(self, offset, nbytes):
+        """Makes a hole, which is zeros."""
+        self._native.punch(offset, nbytes)
+
+    def sync(self):
+        """Makes what was written to the file durable."""
+        self._native.sync()
+
+    @contextlib.contextmanager
+    def locked(self, *, exclusive=True, nbytes=None, offset=0, wait=True):
+        """Holds a lock on the file, or on ``nbytes`` bytes from ``offset`` on, for a ``with`` block.
+
+        Raises BlockingIOError if it is not free and ``wait`` is false.
+        """
+        where = None if nbytes is None else (offset, offset + nbytes)
+        if not self._native.lock(exclusive, wait, where):
+            raise BlockingIOError(11, "somebody else holds a lock", self.name)
+        try:
+            yield self
+        finally:
+            self._native.unlock(where)
+
+    def close(self):
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                self._native.close()
+
+    def __repr__(self):
+        return f"<weftfs.File {self.name!r} mode={self._mode!r}{' closed' if self.closed else ''}>"
+
+
+def _columns(ranges):
+    ranges = ranges if hasattr(ranges, "__len__") else list(ranges)
+    return [offset for offset, _ in ranges], [nbytes for _, nbytes in ranges]
+
+
+def _buffers(buffers):
+    return [as_buffer(one) for one in buffers] if isinstance(buffers, (list, tuple)) else as_buffer(buffers)

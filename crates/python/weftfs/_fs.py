@@ -1,0 +1,322 @@
+"""File systems: connections, names and attributes."""
+
+import io
+import os
+import posixpath
+import stat as _stat
+import urllib.parse
+from typing import NamedTuple, Optional
+
+from ._file import File
+from ._weftfs import Client
+from .errors import ExistsError, NotFoundError
+
+
+class Layout(NamedTuple):
+    """How a file is striped. 0 servers: all; first server -1: any."""
+
+    strip_bytes: int
+    servers: int
+    first_server: int
+
+
+class Stat(NamedTuple):
+    """Attributes of an inode: the words of os.stat_result, times in nanoseconds since 1970, and the layout."""
+
+    st_ino: int
+    st_mode: int
+    st_nlink: int
+    st_uid: int
+    st_gid: int
+    st_size: int
+    st_atime_ns: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+    st_birthtime_ns: int
+    layout: Optional[Layout]
+
+    @property
+    def st_mtime(self):
+        """Last change of contents, in seconds since 1970."""
+        return self.st_mtime_ns / 1e9
+
+    @property
+    def st_atime(self):
+        """Last access, in seconds since 1970."""
+        return self.st_atime_ns / 1e9
+
+    @property
+    def st_ctime(self):
+        """Last change of attributes, in seconds since 1970."""
+        return self.st_ctime_ns / 1e9
+
+    def is_dir(self):
+        """Whether it is a directory."""
+        return _stat.S_ISDIR(self.st_mode)
+
+    def is_file(self):
+        """Whether it is a regular file."""
+        return _stat.S_ISREG(self.st_mode)
+
+    def is_symlink(self):
+        """Whether it is a symbolic link."""
+        return _stat.S_ISLNK(self.st_mode)
+
+
+def _stat_of(raw):
+    layout = raw[10]
+    return Stat(*raw[:10], None if layout is None else Layout(*layout))
+
+
+class DirEntry(NamedTuple):
+    """A name in a directory."""
+
+    name: str
+    path: str
+    stat: Optional[Stat]
+
+
+class Space(NamedTuple):
+    """Space of all I/O servers together, in bytes, and inodes in use."""
+
+    space_bytes: int
+    free_bytes: int
+    available_bytes: int
+    files: int
+
+
+def _wish(layout):
+    if layout is None:
+        return None
+    strip_bytes, servers, first_server = (tuple(layout) + (0, 0, -1)[len(tuple(layout)) :])[:3]
+    return strip_bytes, servers, first_server
+
+
+class FileSystem(Client):
+    """A connection to a file system, made by :func:`connect`.
+
+    Paths begin at its root; what does not begin with a slash is below the path of its URL. It may be used by any number of threads,
+    and goes on in forked children. It is pickled as its URL and options.
+    """
+
+    def __new__(cls, url, **options):
+        self = super().__new__(cls, url, **options)
+        return self
+
+    def __init__(self, url, **options):
+        self._options = options
+        self._below = posixpath.join("/", urllib.parse.unquote(urllib.parse.urlsplit(url).path))
+
+    def __reduce__(self):
+        return _again, (self.url, self._options)
+
+    def __repr__(self):
+        return f"<weftfs.FileSystem {self.url!r}>"
+
+    def _at(self, path):
+        path = os.fspath(path)
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        return path if path.startswith("/") else posixpath.join(self._below, path)
+
+    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, **how):
+        """Opens a file as Python's ``open`` does; ``buffering=0`` gives a :class:`File`. ``how`` is as for :meth:`open_raw`."""
+        is_text = "b" not in mode
+        if is_text and buffering == 0:
+            raise ValueError("text is always buffered")
+        raw = self.open_raw(path, mode.replace("t", ""), **how)
+        if buffering == 0:
+            return raw
+        size = buffering if buffering > 1 else 1 << 20
+        if "+" in mode:
+            buffered = io.BufferedRandom(raw, size)
+        else:
+            buffered = (io.BufferedReader if raw.readable() else io.BufferedWriter)(raw, size)
+        return io.TextIOWrapper(buffered, encoding, errors, newline) if is_text else buffered
+
+    def open_raw(self, path, mode="rb", *, layout=None, striped=False, permissions=0o666):
+        """Opens a :class:`File`, without a buffer.
+
+        ``mode`` is one of r, w, a, x, with + for both ways. ``layout`` is ``(strip_bytes, servers, first_server)`` for a new file.
+        ``striped`` has a new file striped from the beginning, where it is known not to be small.
+        """
+        kind = mode.replace("b", "").replace("+", "")
+        if kind not in ("r", "w", "a", "x"):
+            raise ValueError(f"invalid mode: {mode!r}")
+        both = "+" in mode
+        native = self.open_native(
+            self._at(path),
+            read=kind == "r" or both,
+            write=kind != "r" or both,
+            create=kind in "wa",
+            exclusive=kind == "x",
+            truncate=kind == "w",
+            append=kind == "a",
+            striped=striped or layout is not None,
+            mode=permissions & ~_umask(),
+            layout=_wish(layout),
+        )
+        return File(native, kind + ("+" if both else "") + "b")
+
+    def stat(self, path, *, follow_symlinks=True):
+        """Attributes of what has this name: a :class:`Stat`."""
+        return _stat_of(self.stat_raw(self._at(path), follow_symlinks))
+
+    def exists(self, path):
+        """Whether there is something with this name."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def isdir(self, path):
+        """Whether it is a directory."""
+        try:
+            return self.stat(path).is_dir()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def isfile(self, path):
+        """Whether it is a regular file."""
+        try:
+            return self.stat(path).is_file()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def scandir(self, path="."):
+        """A list of :class:`DirEntry`, in the order of their making; one request for some hundred entries."""
+        path = self._at("" if path == "." else path)
+        entries = ((os.fsdecode(name), raw) for name, raw in self.list_raw(path))
+        return [DirEntry(name, posixpath.join(path, name), _stat_of(raw) if raw else None) for name, raw in entries]
+
+    def listdir(self, path="."):
+        """Names in a directory."""
+        return [entry.name for entry in self.scandir(path)]
+
+    def walk(self, top="."):
+        """As os.walk, from the top down: ``(path, names of directories, names of others)``."""
+        entries = self.scandir(top)
+        directories = [entry for entry in entries if entry.stat and entry.stat.is_dir()]
+        others = [entry.name for entry in entries if not (entry.stat and entry.stat.is_dir())]
+        names = [entry.name for entry in directories]
+        top = self._at("" if top == "." else top)
+        yield top, names, others
+        for name in names:
+            yield from self.walk(posixpath.join(top, name))
+
+    def mkdir(self, path, mode=0o777, *, layout=None):
+        """Makes a directory. ``layout`` is that of new files in it."""
+        self.mkdir_raw(self._at(path), mode & ~_umask(), _wish(layout))
+
+    def makedirs(self, path, mode=0o777, exist_ok=False):
+        """Makes a directory and those above it."""
+        path = self._at(path)
+        try:
+            self.mkdir(path, mode)
+        except NotFoundError:
+            self.makedirs(posixpath.dirname(path.rstrip("/")), mode, exist_ok=True)
+            self.makedirs(path, mode, exist_ok)
+        except ExistsError:
+            if not exist_ok or not self.isdir(path):
+                raise
+
+    def set_layout(self, path, layout):
+        """The layout of new files in a directory, ``(strip_bytes, servers, first_server)``; None: that of the cluster."""
+        self.set_layout_raw(self._at(path), _wish(layout))
+
+    def remove(self, path):
+        """Removes a file."""
+        self.unlink(self._at(path))
+
+    def rmtree(self, path):
+        """Removes a directory and all below it."""
+        path = self._at(path)
+        for entry in self.scandir(path):
+            if entry.stat and entry.stat.is_dir():
+                self.rmtree(entry.path)
+            else:
+                self.unlink(entry.path)
+        self.rmdir(path)
+
+    def rename(self, source, target, *, replace=True):
+        """Renames; what has the name ``target`` is replaced, or with ``replace=False`` in the way."""
+        self.rename_raw(self._at(source), self._at(target), not replace)
+
+    replace = rename
+
+    def chmod(self, path, mode):
+        """Sets permissions."""
+        self.set_attributes(self._at(path), mode=mode)
+
+    def chown(self, path, uid, gid):
+        """Sets owner and group; -1 leaves one."""
+        of = lambda number: None if number == -1 else number
+        self.set_attributes(self._at(path), uid=of(uid), gid=of(gid))
+
+    def utime(self, path, *, ns):
+        """Sets the times ``(atime_ns, mtime_ns)``."""
+        self.set_attributes(self._at(path), times_ns=ns)
+
+    def copy(self, source, target):
+        """Copies a file's contents; the servers do it by themselves."""
+        with self.open_raw(source) as reads:
+            nbytes = reads.size()
+            with self.open_raw(target, "wb", striped=nbytes > 1 << 16) as writes:
+                self.copy_range(reads._native, 0, writes._native, 0, nbytes)
+                if writes.size() < nbytes:
+                    writes.truncate(nbytes)
+
+    def statfs(self):
+        """Space and files of all: a :class:`Space`."""
+        return Space(*self.statfs_raw())
+
+    def read_bytes(self, path):
+        """All bytes of a file."""
+        with self.open_raw(path) as file:
+            return file.readall()
+
+    def write_bytes(self, path, data):
+        """Makes a file with these bytes, or gives one these."""
+        with self.open_raw(path, "wb", striped=memoryview(data).nbytes > 1 << 16) as file:
+            file.write(data)
+
+    def empty(self, shape, dtype=float, order="C"):
+        """A NumPy array in memory that servers on this host read and write without a copy. It is zeros."""
+        import numpy
+
+        dtype = numpy.dtype(dtype)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = 1
+        for one in shape:
+            count *= one
+        memory = self.alloc(max(1, count * dtype.itemsize))
+        return numpy.frombuffer(memory, dtype, count).reshape(shape, order=order)
+
+
+def _again(url, options):
+    return FileSystem(url, **options)
+
+
+def _umask():
+    # There is no way to ask but to set it; /proc has it without.
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"Umask:"):
+                    return int(line[6:], 8)
+    except OSError:
+        pass
+    return 0o022
+
+
+def connect(url=None, *, transport=None, key_file=None, timeout_ms=None):
+    """Connects to a file system: a :class:`FileSystem`.
+
+    ``url`` is ``weft://HOST:PORT/PATH``; without it ``$WEFT_URL``. ``transport`` is auto, tcp, shm or rdma. Without ``key_file`` the
+    key is found as ``weft help keys`` says. ``timeout_ms`` is how long an operation waits for servers that do not answer.
+    """
+    url = url or os.environ.get("WEFT_URL")
+    if not url:
+        raise ValueError("no URL: give one (weft://HOST:PORT/), or set WEFT_URL")
+    return FileSystem(url, transport=transport, key_file=key_file, timeout_ms=timeout_ms)

@@ -1,0 +1,279 @@
+"""Zarr (version 3 of the package): stores in a file system of Weft.
+
+    >>> import zarr, weftfs
+    >>> from weftfs.zarr import WeftStore
+    >>> store = WeftStore(weftfs.connect(), "/data/run7.zarr")
+    >>> array = zarr.create_array(store, shape=(4096, 4096), chunks=(64, 64), shards=(1024, 1024), dtype="f4")
+
+Parts of a value are read by themselves, all that are asked for at once by one operation for each file. ``set_range`` writes into a
+value where it is. A value that is written as a whole appears under its key when it is complete.
+"""
+
+import asyncio
+import posixpath
+import uuid
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer
+from zarr.core.buffer.core import default_buffer_prototype
+
+from . import _fs
+
+_MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+# A thread of the event loop's pool costs more than to read so many bytes.
+_INLINE_BYTES = 256 << 10
+
+
+class WeftStore(Store):
+    """Values of Zarr as files below ``root``.
+
+    Parameters: ``fs``, a :class:`weftfs.FileSystem` or a URL; None for ``$WEFT_URL``. ``root``, a directory.
+    """
+
+    supports_writes = True
+    supports_deletes = True
+    supports_listing = True
+
+    def __init__(self, fs=None, root="/", *, read_only=False):
+        super().__init__(read_only=read_only)
+        self.fs = fs if isinstance(fs, _fs.FileSystem) else _fs.connect(fs)
+        self.root = "/" + str(root).strip("/")
+
+    def with_read_only(self, read_only=False):
+        return type(self)(self.fs, self.root, read_only=read_only)
+
+    async def _open(self):
+        if not self.read_only:
+            self.fs.makedirs(self.root, exist_ok=True)
+        elif not self.fs.exists(self.root):
+            raise FileNotFoundError(f"{self.root} does not exist")
+        await super()._open()
+
+    def _ensure_open_sync(self):
+        if not self._is_open:
+            if not self.read_only:
+                self.fs.makedirs(self.root, exist_ok=True)
+            elif not self.fs.exists(self.root):
+                raise FileNotFoundError(f"{self.root} does not exist")
+            self._is_open = True
+
+    def __str__(self):
+        return f"{self.fs.url.rstrip('/')}{self.root}"
+
+    def __repr__(self):
+        return f"WeftStore('{self}')"
+
+    def __eq__(self, other):
+        return isinstance(other, type(self)) and (self.fs.url, self.root) == (other.fs.url, other.root)
+
+    def _path(self, key):
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a string, not {type(key)}")
+        return posixpath.join(self.root, key)
+
+    def _read(self, key, prototype, byte_range):
+        try:
+            with self.fs.open_raw(self._path(key)) as file:
+                match byte_range:
+                    case None:
+                        data = file.readall()
+                    case RangeByteRequest(start, end):
+                        data = file.read_at(start, max(0, end - start))
+                    case OffsetByteRequest(offset):
+                        data = file.read_at(offset, max(0, file.size() - offset))
+                    case SuffixByteRequest(suffix):
+                        size = file.size()
+                        data = file.read_at(max(0, size - suffix), min(size, suffix))
+                    case _:
+                        raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+        except _MISSING:
+            return None
+        return prototype.buffer.from_bytes(data)
+
+    def get_sync(self, key, *, prototype=None, byte_range=None):
+        self._ensure_open_sync()
+        return self._read(key, prototype or default_buffer_prototype(), byte_range)
+
+    async def get(self, key, prototype=None, byte_range=None):
+        if not self._is_open:
+            await self._open()
+        prototype = prototype or default_buffer_prototype()
+        is_little = isinstance(byte_range, RangeByteRequest) and byte_range.end - byte_range.start <= _INLINE_BYTES
+        if is_little or isinstance(byte_range, SuffixByteRequest) and byte_range.suffix <= _INLINE_BYTES:
+            return self._read(key, prototype, byte_range)
+        return await asyncio.to_thread(self._read, key, prototype, byte_range)
+
+    async def get_partial_values(self, prototype, key_ranges):
+        if not self._is_open:
+            await self._open()
+        return await asyncio.to_thread(self._read_parts, prototype, list(key_ranges))
+
+    def _read_parts(self, prototype, key_ranges):
+        """All parts of a value are one operation."""
+        places, found = {}, [None] * len(key_ranges)
+        for at, (key, _) in enumerate(key_ranges):
+            places.setdefault(key, []).append(at)
+        for key, wanted in places.items():
+            try:
+                with self.fs.open_raw(self._path(key)) as file:
+                    size = file.size()
+                    cuts = file.read_ranges([_cut(key_ranges[at][1], size) for at in wanted])
+            except _MISSING:
+                continue
+            for at, cut in zip(wanted, cuts):
+                found[at] = prototype.buffer.from_bytes(bytes(cut))
+        return found
+
+    def _write(self, key, value, exclusive=False):
+        self._check_writable()
+        if not isinstance(value, Buffer):
+            raise TypeError(f"WeftStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead.")
+        path = self._path(key)
+        if exclusive and self.fs.exists(path):
+            return
+        above, name = posixpath.split(path)
+        apart = posixpath.join(above, f".{name}.{uuid.uuid4().hex[:12]}")
+        data = value.as_buffer_like()
+        try:
+            file = self.fs.open_raw(apart, "xb", striped=len(value) > 1 << 16)
+        except FileNotFoundError:
+            self.fs.makedirs(above, exist_ok=True)
+            file = self.fs.open_raw(apart, "xb", striped=len(value) > 1 << 16)
+        try:
+            with file:
+                file.write_at(data, 0)
+            self.fs.rename(apart, path, replace=not exclusive)
+        except FileExistsError:
+            self.fs.unlink(apart)
+        except BaseException:
+            self.fs.unlink(apart)
+            raise
+
+    def set_sync(self, key, value):
+        self._ensure_open_sync()
+        self._write(key, value)
+
+    async def set(self, key, value):
+        if not self._is_open:
+            await self._open()
+        await asyncio.to_thread(self._write, key, value)
+
+    async def set_if_not_exists(self, key, value):
+        if not self._is_open:
+            await self._open()
+        await asyncio.to_thread(self._write, key, value, True)
+
+    async def set_range(self, key, value, start):
+        """Writes ``value`` into the value of ``key``, from byte ``start`` on; what is around it stays. The key must be there."""
+        if not self._is_open:
+            await self._open()
+        self._check_writable()
+
+        def write():
+            with self.fs.open_raw(self._path(key), "r+b") as file:
+                file.write_at(value.as_buffer_like(), start)
+
+        await asyncio.to_thread(write)
+
+    def delete_sync(self, key):
+        self._ensure_open_sync()
+        self._check_writable()
+        path = self._path(key)
+        try:
+            self.fs.unlink(path)
+        except IsADirectoryError:
+            self.fs.rmtree(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+
+    async def delete(self, key):
+        if not self._is_open:
+            await self._open()
+        self.delete_sync(key)
+
+    async def delete_dir(self, prefix):
+        if not self._is_open:
+            await self._open()
+        self._check_writable()
+        path = self._path(prefix.rstrip("/"))
+        if self.fs.isfile(path):
+            raise ValueError(f"delete_dir was passed a {prefix=!r} that is a file")
+        if self.fs.isdir(path):
+            await asyncio.to_thread(self.fs.rmtree, path)
+
+    async def clear(self):
+        self._check_writable()
+        self._ensure_open_sync()
+        for entry in self.fs.scandir(self.root):
+            if entry.stat and entry.stat.is_dir():
+                self.fs.rmtree(entry.path)
+            else:
+                self.fs.unlink(entry.path)
+
+    async def exists(self, key):
+        if not self._is_open:
+            await self._open()
+        return self.fs.isfile(self._path(key))
+
+    async def getsize(self, key):
+        stat = self.fs.stat(self._path(key))
+        if not stat.is_file():
+            raise FileNotFoundError(key)
+        return stat.st_size
+
+    async def list(self):
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix):
+        if not self._is_open:
+            await self._open()
+        # Directories that can have such keys.
+        above = self._path(posixpath.dirname(prefix))
+        for key in await asyncio.to_thread(self._keys, above):
+            if key.startswith(prefix):
+                yield key
+
+    def _keys(self, above):
+        start = len(self.root.rstrip("/")) + 1
+        try:
+            walked = list(self.fs.walk(above))
+        except _MISSING:
+            return []
+        return [posixpath.join(path, name)[start:] for path, _, names in walked for name in names if not _is_apart(name)]
+
+    async def list_dir(self, prefix):
+        if not self._is_open:
+            await self._open()
+        try:
+            names = await asyncio.to_thread(self.fs.listdir, self._path(prefix.rstrip("/")))
+        except _MISSING:
+            return
+        for name in names:
+            if not _is_apart(name):
+                yield name
+
+
+def _is_apart(name):
+    """Whether it is a value that is being written."""
+    if not name.startswith("."):
+        return False
+    _, _, end = name.rpartition(".")
+    return len(end) == 12 and not end.strip("0123456789abcdef") and name.count(".") > 1
+
+
+def _cut(byte_range, size):
+    """Offset and length of a part of a value, as far as the value goes."""
+    match byte_range:
+        case None:
+            start, end = 0, size
+        case RangeByteRequest(start, end):
+            pass
+        case OffsetByteRequest(start):
+            end = size
+        case SuffixByteRequest(suffix):
+            start, end = max(0, size - suffix), size
+        case _:
+            raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+    start = min(start, size)
+    return start, max(0, min(end, size) - start)
