@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::{Arc, RwLock};
 use weft_client::{Direction, LockKind, LockTarget, LockWait};
-use weft_layout::Regions;
+use weft_layout::Extent;
 
 /// An open file: reads and writes at offsets. `weftfs.File` adds what Python's files have.
 #[pyclass(frozen, module = "weftfs._weftfs")]
@@ -58,6 +58,22 @@ fn direction(is_write: bool) -> Direction {
     if is_write { Direction::Write } else { Direction::Read }
 }
 
+/// Bytes that are not set as yet, and where they are.
+fn new_bytes(py: Python<'_>, nbytes: usize) -> PyResult<(Bound<'_, PyBytes>, u64)> {
+    let size = isize::try_from(nbytes).unwrap_or(isize::MAX);
+    // SAFETY: what cannot be is refused with an exception; the object is new and nobody else's.
+    unsafe {
+        let raw = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
+        let object = Bound::from_owned_ptr_or_err(py, raw)?.cast_into_unchecked::<PyBytes>();
+        let address = ffi::PyBytes_AsString(object.as_ptr()) as u64;
+        Ok((object, address))
+    }
+}
+
+fn piece(address: u64, bytes: usize) -> libc::iovec {
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes }
+}
+
 fn buffers_of(objects: &Bound<'_, PyAny>, is_filled: bool) -> PyResult<Vec<Buffer>> {
     match objects.cast::<PyList>() {
         Ok(list) => list.iter().map(|object| Buffer::contiguous(&object, is_filled)).collect(),
@@ -90,21 +106,10 @@ impl File {
     }
 
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, nbytes: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let file = self.open()?;
-        // SAFETY: asks for bytes that are not set as yet; a size beyond what there is is refused.
-        let object = unsafe {
-            let raw =
-                ffi::PyBytes_FromStringAndSize(std::ptr::null(), nbytes.min(isize::MAX as usize) as isize);
-            Bound::from_owned_ptr_or_err(py, raw)?.cast_into_unchecked::<PyBytes>()
-        };
-        // SAFETY: the object is new and nobody else's.
-        let address = unsafe { ffi::PyBytes_AsString(object.as_ptr()) } as u64;
-        let wanted =
-            (Regions::contiguous(address, nbytes as u64), Regions::contiguous(offset, nbytes as u64));
+        let (object, address) = new_bytes(py, nbytes)?;
         // SAFETY: the memory is that of the object, which lives longer.
-        let read = released(py, &self.path, || unsafe {
-            file.move_raw(Direction::Read, 0, &wanted.0, None, &wanted.1)
-        })? as usize;
+        let read =
+            self.run(py, |file| unsafe { file.read_pieces(&[piece(address, nbytes)], Some(offset)) })?;
         match read == nbytes {
             true => Ok(object),
             // The rest was never set.
@@ -112,19 +117,18 @@ impl File {
         }
     }
 
-    fn readinto_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
+    fn readinto_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let buffer = Buffer::contiguous(buffer, true)?;
-        let (address, bytes) = (buffer.address(), buffer.bytes() as u64);
-        let wanted = (Regions::contiguous(address, bytes), Regions::contiguous(offset, bytes));
+        let (address, bytes) = (buffer.address(), buffer.bytes());
         // SAFETY: the buffer is held until this returns.
-        self.run(py, |file| unsafe { file.move_raw(Direction::Read, 0, &wanted.0, None, &wanted.1) })
+        self.run(py, |file| unsafe { file.read_pieces(&[piece(address, bytes)], Some(offset)) })
     }
 
-    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
+    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let buffer = Buffer::contiguous(data, false)?;
-        let bytes = buffer.bytes() as u64;
-        let memory = Regions::contiguous(buffer.address(), bytes);
-        self.run_move(py, Direction::Write, &Move { memory, file: Regions::contiguous(offset, bytes) })
+        let (address, bytes) = (buffer.address(), buffer.bytes());
+        // SAFETY: the buffer is held until this returns.
+        self.run(py, |file| unsafe { file.write_pieces(&[piece(address, bytes)], Some(offset)) })
     }
 
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -134,6 +138,25 @@ impl File {
             // SAFETY: the buffer is held until this returns.
             file.append(unsafe { std::slice::from_raw_parts(address as *const u8, bytes) })
         })
+    }
+
+    /// What is beyond the end of the file is zeros.
+    fn read_ranges<'py>(
+        &self,
+        py: Python<'py>,
+        offsets: Vec<i64>,
+        lengths: Vec<i64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let mut objects = Vec::with_capacity(lengths.len());
+        let mut memory = Vec::with_capacity(lengths.len());
+        for length in &lengths {
+            let nbytes = usize::try_from(*length).map_err(|_| moves::is_negative(*length))?;
+            let (object, address) = new_bytes(py, nbytes)?;
+            objects.push(object);
+            memory.push(Extent::new(address, nbytes as u64));
+        }
+        self.run_move(py, Direction::Read, &moves::of_lists(&offsets, &lengths, memory)?)?;
+        Ok(objects)
     }
 
     fn move_ranges(

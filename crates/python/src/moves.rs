@@ -51,6 +51,12 @@ pub(crate) fn of_offsets(offsets: &[i64], element_bytes: u64, buffer: &Buffer) -
 
 /// Ranges of the file, each with its offset and length, and buffers one after the other.
 pub(crate) fn of_ranges(offsets: &[i64], lengths: &[i64], buffers: &[Buffer]) -> PyResult<Move> {
+    let memory = buffers.iter().map(|buffer| Extent::new(buffer.address(), buffer.bytes() as u64));
+    of_lists(offsets, lengths, memory.collect())
+}
+
+/// Ranges of the file, and of memory by address.
+pub(crate) fn of_lists(offsets: &[i64], lengths: &[i64], memory: Vec<Extent>) -> PyResult<Move> {
     if offsets.len() != lengths.len() {
         let text = format!("{} offsets and {} lengths: one for each range", offsets.len(), lengths.len());
         return Err(PyValueError::new_err(text));
@@ -59,12 +65,15 @@ pub(crate) fn of_ranges(offsets: &[i64], lengths: &[i64], buffers: &[Buffer]) ->
         Ok(Extent::new(not_negative(*offset)?, not_negative(*length)?))
     };
     let extents: PyResult<Vec<Extent>> = offsets.iter().zip(lengths).map(extent).collect();
-    let memory = buffers.iter().map(|buffer| Extent::new(buffer.address(), buffer.bytes() as u64));
-    let_fit(Move { memory: joined(memory.collect()), file: joined(extents?) })
+    let_fit(Move { memory: joined(memory), file: joined(extents?) })
+}
+
+pub(crate) fn is_negative(number: i64) -> PyErr {
+    PyValueError::new_err(format!("{number} is negative"))
 }
 
 fn not_negative(number: i64) -> PyResult<u64> {
-    u64::try_from(number).map_err(|_| PyValueError::new_err(format!("{number} is negative")))
+    u64::try_from(number).map_err(|_| is_negative(number))
 }
 
 /// Extents as a list, those joined that follow each other.

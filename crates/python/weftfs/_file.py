@@ -8,8 +8,15 @@ import os
 
 def as_buffer(memory):
     """An object with the buffer protocol: ``memory`` itself, or a view of what has only ``__dlpack__`` (tensors)."""
-    if not hasattr(memory, "__dlpack__") or hasattr(memory, "__array_interface__"):
+    if isinstance(memory, (bytes, bytearray, memoryview)) or type(memory).__module__ == "numpy":
         return memory
+    return of_tensor(memory) if hasattr(memory, "__dlpack__") else memory
+
+
+def of_tensor(memory):
+    """A view of what has ``__dlpack__``, with the buffer protocol."""
+    if not hasattr(memory, "__dlpack__"):
+        raise TypeError(f"a buffer is needed (bytes, an array, a tensor), not {type(memory).__name__}")
     import numpy
 
     return numpy.from_dlpack(memory)
@@ -137,29 +144,28 @@ class File(io.RawIOBase):
 
     def readinto_at(self, buffer, offset):
         """Fills ``buffer`` from ``offset`` on. Returns the number of bytes, fewer only at the end of the file."""
-        return self._native.readinto_at(as_buffer(buffer), offset)
+        try:
+            return self._native.readinto_at(buffer, offset)
+        except TypeError:
+            return self._native.readinto_at(of_tensor(buffer), offset)
 
     def write_at(self, data, offset):
         """Writes all of ``data`` from ``offset`` on."""
-        return self._native.write_at(as_buffer(data), offset)
+        try:
+            return self._native.write_at(data, offset)
+        except TypeError:
+            return self._native.write_at(of_tensor(data), offset)
 
     def append(self, data):
         """Writes ``data`` at the end, and returns where that was. No two appends of anybody get the same place."""
         return self._native.append(as_buffer(data))
 
     def read_ranges(self, ranges):
-        """Reads ``(offset, nbytes)`` ranges by one operation. Returns a list of memoryviews, one for each, in one block of memory.
+        """Reads ``(offset, nbytes)`` ranges by one operation. Returns a list of bytes, one for each.
 
         What is beyond the end of the file is zeros.
         """
-        ranges = list(ranges)
-        block = bytearray(sum(nbytes for _, nbytes in ranges))
-        self.readinto_ranges(block, ranges)
-        view, cuts, at = memoryview(block), [], 0
-        for _, nbytes in ranges:
-            cuts.append(view[at : at + nbytes])
-            at += nbytes
-        return cuts
+        return self._native.read_ranges(*_columns(ranges))
 
     def readinto_ranges(self, buffers, ranges):
         """Reads ``(offset, nbytes)`` ranges, end to end, into a buffer or a list of buffers, by one operation.

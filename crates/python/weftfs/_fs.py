@@ -12,6 +12,10 @@ from ._weftfs import Client
 from .errors import ExistsError, NotFoundError
 
 
+# What a buffered file reads at least: some hundred microseconds of a network, and not much more than a random access takes.
+BUFFER_BYTES = 128 << 10
+
+
 class Layout(NamedTuple):
     """How a file is striped. 0 servers: all; first server -1: any."""
 
@@ -127,7 +131,7 @@ class FileSystem(Client):
         raw = self.open_raw(path, mode.replace("t", ""), **how)
         if buffering == 0:
             return raw
-        size = buffering if buffering > 1 else 1 << 20
+        size = buffering if buffering > 1 else BUFFER_BYTES
         if "+" in mode:
             buffered = io.BufferedRandom(raw, size)
         else:

@@ -209,7 +209,7 @@ class WeftFileSystem(AbstractFileSystem):
         path = self._strip_protocol(path)
         if mode[0] != "r":
             self._make_parent(path)
-        size = block_size if isinstance(block_size, int) and block_size > 0 else 1 << 20
+        size = block_size if isinstance(block_size, int) and block_size > 0 else _fs.BUFFER_BYTES
         return WeftFile(self, path, mode, autocommit, size, **kwargs)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
@@ -273,7 +273,7 @@ def _read_batch(file, batch, found):
         return
     cuts = file.read_ranges([(start, nbytes) for _, start, nbytes in batch])
     for (at, _, _), cut in zip(batch, cuts):
-        found[at] = bytes(cut)
+        found[at] = cut
 
 
 def _bounds(start, end, size):
@@ -288,7 +288,7 @@ def _bounds(start, end, size):
 class WeftFile(io.IOBase):
     """An open file of a WeftFileSystem; one of a transaction has a name of its own until it ends."""
 
-    def __init__(self, fs, path, mode, autocommit=True, block_size=1 << 20, **how):
+    def __init__(self, fs, path, mode, autocommit=True, block_size=_fs.BUFFER_BYTES, **how):
         self.fs = fs
         self.path = path
         self.mode = mode

@@ -12,6 +12,7 @@ value where it is. A value that is written as a whole appears under its key when
 import asyncio
 import posixpath
 import uuid
+import weakref
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer
@@ -22,6 +23,36 @@ from . import _fs
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 # A thread of the event loop's pool costs more than to read so many bytes.
 _INLINE_BYTES = 256 << 10
+# What is read for a small part of a shard.
+_AHEAD_BYTES = 256 << 10
+
+
+class _Version:
+    """A value as it was when its index was read, for the parts that are read next: they belong to that index.
+
+    A chunk of a shard is mostly near the one before, so that what comes after a small part is read with it.
+    """
+
+    def __init__(self, file):
+        self.file = file
+        self.at, self.data = 0, b""
+
+    def read(self, start, end):
+        """Bytes of the value, as far as it goes."""
+        if self.at <= start and end <= self.at + len(self.data):
+            return self.data[start - self.at : end - self.at]
+        nbytes = max(0, end - start)
+        if nbytes > _AHEAD_BYTES // 2:
+            return self.file.read_at(start, nbytes)
+        self.at, self.data = start, self.file.read_at(start, _AHEAD_BYTES)
+        return self.data[:nbytes]
+
+    def __del__(self):
+        self.file.close()
+
+
+def _again(cls, fs, root, read_only):
+    return cls(fs, root, read_only=read_only)
 
 
 class WeftStore(Store):
@@ -38,6 +69,11 @@ class WeftStore(Store):
         super().__init__(read_only=read_only)
         self.fs = fs if isinstance(fs, _fs.FileSystem) else _fs.connect(fs)
         self.root = "/" + str(root).strip("/")
+        # What tasks read the parts of: a key and its _Version.
+        self._versions = weakref.WeakKeyDictionary()
+
+    def __reduce__(self):
+        return _again, (type(self), self.fs, self.root, self.read_only)
 
     def with_read_only(self, read_only=False):
         return type(self)(self.fs, self.root, read_only=read_only)
@@ -98,10 +134,27 @@ class WeftStore(Store):
         if not self._is_open:
             await self._open()
         prototype = prototype or default_buffer_prototype()
-        is_little = isinstance(byte_range, RangeByteRequest) and byte_range.end - byte_range.start <= _INLINE_BYTES
-        if is_little or isinstance(byte_range, SuffixByteRequest) and byte_range.suffix <= _INLINE_BYTES:
-            return self._read(key, prototype, byte_range)
+        match byte_range:
+            case SuffixByteRequest(suffix) if suffix <= _INLINE_BYTES:
+                return self._read_index(key, prototype, suffix)
+            case RangeByteRequest(start, end) if end - start <= _INLINE_BYTES:
+                held, version = self._versions.get(asyncio.current_task(), (None, None))
+                if held == key:
+                    return prototype.buffer.from_bytes(version.read(start, end))
+                return self._read(key, prototype, byte_range)
         return await asyncio.to_thread(self._read, key, prototype, byte_range)
+
+    def _read_index(self, key, prototype, suffix):
+        """The end of a value. In a shard it is the index, and the same task reads parts next."""
+        self._versions.pop(asyncio.current_task(), None)
+        try:
+            file = self.fs.open_raw(self._path(key))
+            size = file.size()
+            data = file.read_at(max(0, size - suffix), min(size, suffix))
+        except _MISSING:
+            return None
+        self._versions[asyncio.current_task()] = (key, _Version(file))
+        return prototype.buffer.from_bytes(data)
 
     async def get_partial_values(self, prototype, key_ranges):
         if not self._is_open:
@@ -121,11 +174,12 @@ class WeftStore(Store):
             except _MISSING:
                 continue
             for at, cut in zip(wanted, cuts):
-                found[at] = prototype.buffer.from_bytes(bytes(cut))
+                found[at] = prototype.buffer.from_bytes(cut)
         return found
 
     def _write(self, key, value, exclusive=False):
         self._check_writable()
+        self._versions.clear()
         if not isinstance(value, Buffer):
             raise TypeError(f"WeftStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead.")
         path = self._path(key)
@@ -134,11 +188,13 @@ class WeftStore(Store):
         above, name = posixpath.split(path)
         apart = posixpath.join(above, f".{name}.{uuid.uuid4().hex[:12]}")
         data = value.as_buffer_like()
-        try:
-            file = self.fs.open_raw(apart, "xb", striped=len(value) > 1 << 16)
-        except FileNotFoundError:
-            self.fs.makedirs(above, exist_ok=True)
-            file = self.fs.open_raw(apart, "xb", striped=len(value) > 1 << 16)
+        file = None
+        while file is None:
+            try:
+                file = self.fs.open_raw(apart, "xb", striped=len(value) > 1 << 16)
+            except FileNotFoundError:
+                # Somebody may remove it again, since nothing is in it.
+                self.fs.makedirs(above, exist_ok=True)
         try:
             with file:
                 file.write_at(data, 0)
@@ -168,6 +224,7 @@ class WeftStore(Store):
         if not self._is_open:
             await self._open()
         self._check_writable()
+        self._versions.clear()
 
         def write():
             with self.fs.open_raw(self._path(key), "r+b") as file:
@@ -178,13 +235,25 @@ class WeftStore(Store):
     def delete_sync(self, key):
         self._ensure_open_sync()
         self._check_writable()
+        self._versions.clear()
         path = self._path(key)
         try:
             self.fs.unlink(path)
         except IsADirectoryError:
             self.fs.rmtree(path)
         except (FileNotFoundError, NotADirectoryError):
-            pass
+            return
+        self._prune(path)
+
+    def _prune(self, path):
+        """Removes directories above that have nothing in them any more: a store has none."""
+        above = posixpath.dirname(path)
+        while len(above) > len(self.root):
+            try:
+                self.fs.rmdir(above)
+            except OSError:
+                return
+            above = posixpath.dirname(above)
 
     async def delete(self, key):
         if not self._is_open:
@@ -195,11 +264,13 @@ class WeftStore(Store):
         if not self._is_open:
             await self._open()
         self._check_writable()
+        self._versions.clear()
         path = self._path(prefix.rstrip("/"))
         if self.fs.isfile(path):
             raise ValueError(f"delete_dir was passed a {prefix=!r} that is a file")
         if self.fs.isdir(path):
             await asyncio.to_thread(self.fs.rmtree, path)
+            self._prune(path)
 
     async def clear(self):
         self._check_writable()
