@@ -86,7 +86,7 @@ Package: weft
 Version: $version
 Architecture: $debian
 Maintainer: The Weft developers
-Installed-Size: $(du -sk "$work/root" | cut -f1)
+Installed-Size: $(du -sk --apparent-size "$work/root" | cut -f1)
 Depends: libc6
 Recommends: fuse3
 Suggests: libibverbs1, librdmacm1, ibverbs-providers

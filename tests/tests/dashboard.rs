@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use weft_test_needs::Need;
 use weft_tests::{Served, end_with_parent, free_ports, temporary_dir, wait_until, weft_bin};
 
@@ -85,7 +86,23 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
         let points = seen["history"]["points"].as_array().expect("a list");
         points.iter().any(|point| point["written_bytes_per_s"].as_f64() > Some(1e6))
     });
-    let page = dashboard.shown();
+    // While the browser looks, the file is busy.
+    let is_seen = AtomicBool::new(false);
+    let page = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let begun = Instant::now();
+            while !is_seen.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(120) {
+                file.write_at(&data, 0).expect("there is room");
+            }
+        });
+        wait_until("the file is named", Duration::from_secs(20), || {
+            dashboard.data()["files"].as_array().expect("a list").iter().any(|file| file["path"] == "/file")
+        });
+        let page = dashboard.shown();
+        is_seen.store(true, Ordering::Relaxed);
+        page
+    });
+    assert!(page.contains("<td>/file</td>"), "{page}");
     for word in [
         "<td>meta0</td>",
         "<td>io0</td>",
@@ -93,7 +110,6 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
         "none: all servers answer",
         "<svg",
         "slowest I/O server",
-        "<td>/file</td>",
     ] {
         assert!(page.contains(word), "{word}: {page}");
     }

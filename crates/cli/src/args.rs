@@ -15,7 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     version,
     disable_help_subcommand = true,
     max_term_width = 90,
-    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, nfs, keys, semantics, \
+    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, python, nfs, keys, semantics, \
                   cluster, hosts, cluster-file, recovery, backup, quota, logs, scripts, and every command."
 )]
 pub struct Cli {

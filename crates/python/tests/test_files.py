@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import pathlib
 import signal
 import stat
 import subprocess
@@ -154,6 +155,28 @@ def test_names_and_attributes(weft, top):
     assert 0 < space.available_bytes <= space.space_bytes and space.files > 3
     assert weft.transports()[0][0] == "meta0"
     weft.sync()
+
+
+def test_names_without_a_slash_are_below_the_path_of_the_url(weft, top):
+    below = weftfs.connect(weft.url.rstrip("/") + top + "/sub")
+    below.makedirs("")
+    below.mkdir("d")
+    below.write_bytes(pathlib.PurePosixPath("d/f"), b"12345")
+    below.truncate("d/f", 2)
+    below.link("d/f", "d/hard")
+    below.symlink("f", "d/l")
+    below.rename("d/hard", "d/g")
+    below.setxattr("d/f", "user.k", b"v")
+    below.chmod("d/f", 0o600)
+    assert below.listdir() == ["d"] and sorted(below.listdir("d")) == ["f", "g", "l"] and below.readlink("d/l") == "f"
+    assert below.getxattr("d/f", "user.k") == b"v" and below.listxattr("d/f") == ["user.k"] and below.stat("d/f").st_size == 2
+    assert weft.read_bytes(f"{top}/sub/d/f") == b"12" and below.read_bytes(f"{top}/sub/d/f") == b"12"
+    below.removexattr("d/f", "user.k")
+    for name in ["f", "g"]:
+        below.unlink(f"d/{name}")
+    below.remove("d/l")
+    below.rmdir("d")
+    assert below.listdir() == []
 
 
 def test_a_copy_is_the_servers(weft, top):

@@ -103,10 +103,6 @@ class FileSystem(Client):
     and goes on in forked children. It is pickled as its URL and options.
     """
 
-    def __new__(cls, url, **options):
-        self = super().__new__(cls, url, **options)
-        return self
-
     def __init__(self, url, **options):
         self._options = options
         self._below = posixpath.join("/", urllib.parse.unquote(urllib.parse.urlsplit(url).path))
@@ -229,9 +225,47 @@ class FileSystem(Client):
         """The layout of new files in a directory, ``(strip_bytes, servers, first_server)``; None: that of the cluster."""
         self.set_layout_raw(self._at(path), _wish(layout))
 
-    def remove(self, path):
+    def unlink(self, path):
         """Removes a file."""
-        self.unlink(self._at(path))
+        super().unlink(self._at(path))
+
+    remove = unlink
+
+    def rmdir(self, path):
+        """Removes a directory with nothing in it."""
+        super().rmdir(self._at(path))
+
+    def symlink(self, target, path):
+        """Makes a symbolic link ``path`` that contains ``target``."""
+        super().symlink(os.fspath(target), self._at(path))
+
+    def link(self, source, path):
+        """Gives a file another name."""
+        super().link(self._at(source), self._at(path))
+
+    def readlink(self, path):
+        """What a symbolic link contains."""
+        return super().readlink(self._at(path))
+
+    def truncate(self, path, nbytes):
+        """Sets the size of a file."""
+        super().truncate(self._at(path), nbytes)
+
+    def getxattr(self, path, name):
+        """The value of an extended attribute."""
+        return super().getxattr(self._at(path), name)
+
+    def setxattr(self, path, name, value):
+        """Sets an extended attribute."""
+        super().setxattr(self._at(path), name, value)
+
+    def removexattr(self, path, name):
+        """Removes an extended attribute."""
+        super().removexattr(self._at(path), name)
+
+    def listxattr(self, path):
+        """Names of extended attributes."""
+        return super().listxattr(self._at(path))
 
     def rmtree(self, path):
         """Removes a directory and all below it."""
