@@ -48,9 +48,10 @@ impl File {
 
     fn start_move(&self, direction: Direction, wanted: Move, buffers: Vec<Buffer>) -> PyResult<Pending> {
         let file = self.open()?;
+        let unfilled = wanted.left_by_short_read(direction).cloned();
         // SAFETY: what is pending keeps the buffers until it is over.
         let raw = unsafe { file.start_raw(direction, 0, wanted.memory, None, wanted.file) };
-        Ok(Pending::new(raw, buffers, self.path.clone()))
+        Ok(Pending::new(raw, unfilled, buffers, self.path.clone()))
     }
 }
 

@@ -112,7 +112,7 @@ fn checked(wanted: Move) -> PyResult<Move> {
 }
 
 impl Move {
-    /// Moves it. A read fills the memory of what is beyond the end of the file with zeros. Returns the bytes below the end.
+    /// Moves it. Returns the bytes below the end of the file; a read fills the memory of the others with zeros.
     ///
     /// # Safety
     /// The memory is nobody else's until this returns, and can be written to where it is read into.
@@ -123,15 +123,28 @@ impl Move {
     ) -> weft_client::Result<u64> {
         // SAFETY: the caller's promise; the memory is given by address.
         let moved = unsafe { file.move_raw(direction, 0, &self.memory, None, &self.file) }?;
-        let total_bytes = self.file.total_bytes();
-        if direction == Direction::Read && moved < total_bytes && self.file.parts.len() == 1 {
-            // Only a list fills all memory, and one contiguous range is none.
-            if let [Region::Contiguous(extent)] = self.file.parts.as_slice() {
-                let as_list = Regions::list(vec![*extent, Extent::new(extent.offset, 0)]);
-                // SAFETY: as above.
-                return unsafe { file.move_raw(direction, 0, &self.memory, None, &as_list) };
-            }
+        if let Some(unfilled) = self.left_by_short_read(direction) {
+            // SAFETY: the caller's promise.
+            unsafe { zero_rest(unfilled, moved) };
         }
         Ok(moved)
+    }
+
+    /// The memory, where a read does not fill what is beyond the end of the file: of one contiguous range.
+    pub(crate) fn left_by_short_read(&self, direction: Direction) -> Option<&Regions> {
+        let is_one_range = matches!(self.file.parts.as_slice(), [Region::Contiguous(_)]);
+        (direction == Direction::Read && is_one_range).then_some(&self.memory)
+    }
+}
+
+/// Zeros all bytes of `memory`, which is given by address, but the first `moved` ones.
+///
+/// # Safety
+/// The memory is nobody else's, and can be written to.
+pub(crate) unsafe fn zero_rest(memory: &Regions, moved: u64) {
+    let rest_bytes = memory.total_bytes().saturating_sub(moved);
+    for extent in memory.window(moved, rest_bytes).extents() {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::write_bytes(extent.offset as *mut u8, 0, extent.bytes as usize) };
     }
 }

@@ -2,14 +2,18 @@
 
 use crate::errors::{exception, released};
 use crate::memory::Buffer;
+use crate::moves::zero_rest;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_client::PendingRaw;
+use weft_layout::Regions;
 
 /// A read or write under way.
 #[pyclass(frozen, module = "weftfs._weftfs")]
 pub(crate) struct Pending {
     state: Mutex<State>,
+    /// Memory in which a short read leaves something to be zeroed.
+    unfilled: Option<Regions>,
     path: Arc<str>,
 }
 
@@ -40,8 +44,13 @@ enum State {
 
 impl Pending {
     /// It keeps the buffers until it is over.
-    pub(crate) fn new(raw: PendingRaw, buffers: Vec<Buffer>, path: Arc<str>) -> Pending {
-        Pending { state: Mutex::new(State::Begun(Box::new(Raw(raw)), buffers)), path }
+    pub(crate) fn new(
+        raw: PendingRaw,
+        unfilled: Option<Regions>,
+        buffers: Vec<Buffer>,
+        path: Arc<str>,
+    ) -> Pending {
+        Pending { unfilled, state: Mutex::new(State::Begun(Box::new(Raw(raw)), buffers)), path }
     }
 
     fn take(&self) -> State {
@@ -79,6 +88,10 @@ impl Pending {
                 let (path, mut ended) = (self.path.clone(), State::Awaited);
                 let waited = released(py, &path, || {
                     let moved = raw.wait();
+                    if let (Ok(moved), Some(unfilled)) = (&moved, &self.unfilled) {
+                        // SAFETY: the buffers are held, and the operation is over.
+                        unsafe { zero_rest(unfilled, *moved) };
+                    }
                     ended = match &moved {
                         Ok(bytes) => State::Moved(*bytes),
                         Err(error) => State::Failed(error.clone()),

@@ -219,6 +219,10 @@ def test_npy_files(weft, top):
 def test_what_is_beyond_the_end_is_zeros(weft, top):
     array = make(weft, top, filled((100, 100)))
     array.file.truncate(20_000)
+    for out in [np.full((100, 100), 7, "i4"), np.full((100, 200), 7, "i4")[:, ::2]]:
+        assert array.start_read(..., out=out).wait() is out and (out[50:] == 0).all() and (out[49] != 0).all()
+        out[...] = 7
+        assert (array.read(out=out)[50:] == 0).all()
     assert (array[50:] == 0).all() and (array[49] != 0).all() and (array[:, 3][50:] == 0).all()
 
 
