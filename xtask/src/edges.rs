@@ -60,7 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-mpi", &["client", "collective", "host", "layout", "wire"]),
     ("weft-fuse", &["client", "fuse-wire", "gateway", "host", "layout", "wire", "log", "metrics"]),
     ("weft-capi", &["client", "layout", "wire", "log"]),
-    ("weft-python", &["client", "layout", "wire"]),
+    ("weft-python", &["client", "layout", "wire", "host"]),
     ("weft-preload", &["client", "host", "layout", "wire", "log"]),
     ("weft-cli-common", &["host", "server", "client", "layout", "log", "wire"]),
     ("weft-bench-args", &["cli-common"]),

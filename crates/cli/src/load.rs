@@ -128,21 +128,15 @@ impl Load {
             .iter()
             .filter_map(|(name, status)| Some((name.as_str(), status.as_ref().ok()?)))
             .collect();
+        let before_of = |name: &str, now: &StatusReply| {
+            before.get(name).copied().filter(|before| before.process_id == now.process_id)
+        };
         let servers = second.servers.iter().map(|(name, status)| match status {
             Err(_) => ServerLoad::of_none(name),
-            Ok(now) => {
-                let before = before.get(name.as_str()).filter(|before| before.process_id == now.process_id);
-                ServerLoad::between(before.copied(), now, seconds)
-            }
+            Ok(now) => ServerLoad::between(before_of(name, now), now, seconds),
         });
-        let pairs: Vec<_> = second
-            .servers
-            .iter()
-            .filter_map(|(name, status)| {
-                let now = status.as_ref().ok()?;
-                Some((before.get(name.as_str()).copied().filter(|it| it.process_id == now.process_id), now))
-            })
-            .collect();
+        let answers = second.servers.iter().filter_map(|(name, status)| Some((name, status.as_ref().ok()?)));
+        let pairs: Vec<_> = answers.map(|(name, now)| (before_of(name, now), now)).collect();
         Load {
             seconds,
             servers: servers.collect(),

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::os::unix::ffi::OsStrExt;
 use weft_client::{At, ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, Url};
-use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
+use weft_wire::messages::{Attr, LayoutWish, Time};
 
 /// A connection to a file system. `weftfs.FileSystem` is built on it.
 #[pyclass(frozen, subclass, module = "weftfs._weftfs")]
@@ -22,19 +22,10 @@ type Stat = (u64, u32, u32, u32, u32, u64, i128, i128, i128, i128, Option<(u32, 
 
 fn stat_of(attr: &Attr) -> Stat {
     let ns = |time: &Time| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    let kind = match attr.kind {
-        FileKind::File => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::Character => libc::S_IFCHR,
-        FileKind::Block => libc::S_IFBLK,
-    };
     let layout = attr.layout.map(|it| (it.strip_bytes(), it.server_count(), it.first_server()));
     (
         attr.ino,
-        kind | attr.mode & 0o7777,
+        weft_client::c::type_bits(attr.kind) | attr.mode & 0o7777,
         attr.nlink,
         attr.uid,
         attr.gid,
@@ -60,6 +51,11 @@ type Wish = (u32, u16, i32);
 fn wish_of((strip_bytes, server_count, first_server): Wish) -> LayoutWish {
     let first_server_plus_1 = u16::try_from(first_server + 1).unwrap_or(0);
     LayoutWish { strip_bytes, server_count, first_server_plus_1 }
+}
+
+/// Permissions of something new, as this process makes it.
+fn masked(mode: u32) -> u32 {
+    mode & !weft_host::umask().unwrap_or(0o022)
 }
 
 impl Client {
@@ -124,7 +120,8 @@ impl Client {
         layout: Option<Wish>,
     ) -> PyResult<File> {
         let options = OpenOptions::new().read(read).write(write).create(create).truncate(truncate);
-        let options = options.append(append).striped(striped).mode(mode);
+        let options = options.append(append).striped(striped);
+        let options = if create || exclusive { options.mode(masked(mode)) } else { options };
         let options = if exclusive { options.create_new(true) } else { options };
         let options = layout.map(wish_of).into_iter().fold(options, OpenOptions::layout);
         let file = self.run(py, path, |client, at| client.open(at, &options))?;
@@ -150,6 +147,7 @@ impl Client {
     }
 
     fn mkdir_raw(&self, py: Python<'_>, path: &str, mode: u32, layout: Option<Wish>) -> PyResult<()> {
+        let mode = masked(mode);
         self.run(py, path, |client, at| match layout {
             Some(layout) => client.mkdir_with_layout(at, mode, &wish_of(layout)).map(drop),
             None => client.mkdir(at, mode).map(drop),

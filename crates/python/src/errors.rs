@@ -45,8 +45,7 @@ pub(crate) fn has_raised() -> bool {
 /// The exception that `weftfs.errors` makes of an error about `path`.
 pub(crate) fn exception(py: Python<'_>, error: &Error, path: &str) -> PyErr {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let is_of_caller = matches!(error.kind(), ErrorKind::Invalid) && error.server().is_none();
-    if is_of_caller && error.errno() == libc::EINVAL && error.status().is_none() {
+    if error.kind() == ErrorKind::Invalid && error.server().is_none() {
         return PyValueError::new_err(error.to_string());
     }
     let make = || {

@@ -179,6 +179,17 @@ def test_names_without_a_slash_are_below_the_path_of_the_url(weft, top):
     assert below.listdir() == []
 
 
+def test_new_files_and_directories_have_the_umask_applied(weft, top):
+    before = os.umask(0o027)
+    try:
+        weft.write_bytes(f"{top}/f", b"")
+        weft.mkdir(f"{top}/d")
+        weft.open_raw(f"{top}/x", "xb", permissions=0o606).close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(weft.stat(f"{top}/{name}").st_mode) for name in "fdx"] == [0o640, 0o750, 0o600]
+
+
 def test_a_copy_is_the_servers(weft, top):
     data = os.urandom(5_000_000)
     weft.write_bytes(f"{top}/large", data)

@@ -153,7 +153,7 @@ class FileSystem(Client):
             truncate=kind == "w",
             append=kind == "a",
             striped=striped or layout is not None,
-            mode=permissions & ~_umask(),
+            mode=permissions,
             layout=_wish(layout),
         )
         return File(native, kind + ("+" if both else "") + "b")
@@ -162,27 +162,25 @@ class FileSystem(Client):
         """Attributes of what has this name: a :class:`Stat`."""
         return _stat_of(self.stat_raw(self._at(path), follow_symlinks))
 
+    def _find(self, path):
+        try:
+            return self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def exists(self, path):
         """Whether there is something with this name."""
-        try:
-            self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return self._find(path) is not None
 
     def isdir(self, path):
         """Whether it is a directory."""
-        try:
-            return self.stat(path).is_dir()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        found = self._find(path)
+        return found is not None and found.is_dir()
 
     def isfile(self, path):
         """Whether it is a regular file."""
-        try:
-            return self.stat(path).is_file()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        found = self._find(path)
+        return found is not None and found.is_file()
 
     def scandir(self, path="."):
         """A list of :class:`DirEntry`, in the order of their making; one request for some hundred entries."""
@@ -207,7 +205,7 @@ class FileSystem(Client):
 
     def mkdir(self, path, mode=0o777, *, layout=None):
         """Makes a directory. ``layout`` is that of new files in it."""
-        self.mkdir_raw(self._at(path), mode & ~_umask(), _wish(layout))
+        self.mkdir_raw(self._at(path), mode, _wish(layout))
 
     def makedirs(self, path, mode=0o777, exist_ok=False):
         """Makes a directory and those above it."""
@@ -334,18 +332,6 @@ class FileSystem(Client):
 
 def _again(url, options):
     return FileSystem(url, **options)
-
-
-def _umask():
-    # There is no way to ask but to set it; /proc has it without.
-    try:
-        with open("/proc/self/status", "rb") as status:
-            for line in status:
-                if line.startswith(b"Umask:"):
-                    return int(line[6:], 8)
-    except OSError:
-        pass
-    return 0o022
 
 
 def connect(url=None, *, transport=None, key_file=None, timeout_ms=None):

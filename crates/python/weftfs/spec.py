@@ -139,8 +139,6 @@ class WeftFileSystem(AbstractFileSystem):
     def mkdir(self, path, create_parents=True, **kwargs):
         path = self._strip_protocol(path)
         if create_parents:
-            if self.weft.exists(path):
-                raise FileExistsError(path)
             self.weft.makedirs(path)
         else:
             self.weft.mkdir(path)
@@ -194,7 +192,7 @@ class WeftFileSystem(AbstractFileSystem):
     def touch(self, path, truncate=True, **kwargs):
         path = self._strip_protocol(path)
         self._make_parent(path)
-        self.weft.open_raw(path, "wb" if truncate or not self.weft.exists(path) else "ab").close()
+        self.weft.open_raw(path, "wb" if truncate else "ab").close()
         if not truncate:
             import time
 

@@ -79,19 +79,19 @@ class WeftStore(Store):
         return type(self)(self.fs, self.root, read_only=read_only)
 
     async def _open(self):
-        if not self.read_only:
-            self.fs.makedirs(self.root, exist_ok=True)
-        elif not self.fs.exists(self.root):
-            raise FileNotFoundError(f"{self.root} does not exist")
+        self._find_root()
         await super()._open()
 
     def _ensure_open_sync(self):
         if not self._is_open:
-            if not self.read_only:
-                self.fs.makedirs(self.root, exist_ok=True)
-            elif not self.fs.exists(self.root):
-                raise FileNotFoundError(f"{self.root} does not exist")
+            self._find_root()
             self._is_open = True
+
+    def _find_root(self):
+        if not self.read_only:
+            self.fs.makedirs(self.root, exist_ok=True)
+        elif not self.fs.exists(self.root):
+            raise FileNotFoundError(f"{self.root} does not exist")
 
     def __str__(self):
         return f"{self.fs.url.rstrip('/')}{self.root}"
@@ -115,13 +115,8 @@ class WeftStore(Store):
                         data = file.readall()
                     case RangeByteRequest(start, end):
                         data = file.read_at(start, max(0, end - start))
-                    case OffsetByteRequest(offset):
-                        data = file.read_at(offset, max(0, file.size() - offset))
-                    case SuffixByteRequest(suffix):
-                        size = file.size()
-                        data = file.read_at(max(0, size - suffix), min(size, suffix))
                     case _:
-                        raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+                        data = file.read_at(*_cut(byte_range, file.size()))
         except _MISSING:
             return None
         return prototype.buffer.from_bytes(data)
@@ -149,8 +144,7 @@ class WeftStore(Store):
         self._versions.pop(asyncio.current_task(), None)
         try:
             file = self.fs.open_raw(self._path(key))
-            size = file.size()
-            data = file.read_at(max(0, size - suffix), min(size, suffix))
+            data = file.read_at(*_cut(SuffixByteRequest(suffix), file.size()))
         except _MISSING:
             return None
         self._versions[asyncio.current_task()] = (key, _Version(file))
