@@ -28,6 +28,11 @@ fi
 # Python's packages that the wheel is built and tested with.
 if scripts/python-env.sh target/python; then
     export WEFT_TEST_PYTHON=$PWD/target/python
+    if scripts/torch-env.sh target/torch target/python; then
+        export WEFT_TEST_TORCH=$PWD/target/torch
+    else
+        echo "scripts/torch-env.sh failed: tests with PyTorch are skipped" >&2
+    fi
 else
     echo "scripts/python-env.sh failed: tests of the Python package are skipped" >&2
 fi

@@ -1,6 +1,6 @@
 //! The package for Python: its tests (crates/python/tests) on a cluster of processes, and the wheel as a user installs it.
 //!
-//! They take what `scripts/python-env.sh target/python` makes.
+//! They take what `scripts/python-env.sh target/python` and `scripts/torch-env.sh target/torch target/python` make.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,27 +8,31 @@ use std::process::Command;
 use weft_test_needs::skip;
 use weft_tests::{Cluster, expect_success, temporary_dir};
 
-/// Names the environment that was made. Where it is set, it must be there.
-const ENVIRONMENT: &str = "WEFT_TEST_PYTHON";
+/// An environment: the variable that names it where it was made, and then it must be there; where it is otherwise; what makes it.
+struct Environment(&'static str, &'static str, &'static str);
+
+const PYTHON: Environment = Environment("WEFT_TEST_PYTHON", "target/python", "scripts/python-env.sh target/python");
+/// With all of the other, and PyTorch.
+const TORCH: Environment =
+    Environment("WEFT_TEST_TORCH", "target/torch", "scripts/torch-env.sh target/torch target/python");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the repository")
 }
 
-/// A program of the environment.
-fn program(name: &str) -> Option<PathBuf> {
-    let made = std::env::var_os(ENVIRONMENT).map(PathBuf::from);
-    let program = made.clone().unwrap_or_else(|| root().join("target/python")).join("bin").join(name);
-    assert!(
-        program.exists() || made.is_none(),
-        "{} is not there, but {ENVIRONMENT} is set",
-        program.display()
-    );
-    if !program.exists() {
-        skip("needs scripts/python-env.sh target/python");
-        return None;
+impl Environment {
+    /// Its interpreter.
+    fn python(&self) -> Option<PathBuf> {
+        let Environment(variable, otherwise, script) = self;
+        let made = std::env::var_os(variable).map(PathBuf::from);
+        let python = made.clone().unwrap_or_else(|| root().join(otherwise)).join("bin/python");
+        let (is_there, place) = (python.exists(), python.display());
+        assert!(is_there || made.is_none(), "{place} is not there, but {variable} is set");
+        if !is_there {
+            skip(&format!("needs {script}"));
+        }
+        is_there.then_some(python)
     }
-    Some(program)
 }
 
 /// A directory with the package as it is in the repository, and the library that the tests were built with.
@@ -45,12 +49,12 @@ fn package(dir: &Path) {
     std::fs::copy(library, package.join("_weftfs.abi3.so")).expect("the library is built with all others");
 }
 
-fn run(tests: &[&str]) {
-    let Some(pytest) = program("pytest") else { return };
+fn run(environment: Environment, tests: &[&str]) {
+    let Some(python) = environment.python() else { return };
     let (cluster, dir) = (Cluster::start(4), temporary_dir());
     package(dir.path());
-    let mut command = Command::new(pytest);
-    command.args(["-q", "-rs", "-W", "ignore", "-c"]).arg(root().join("crates/python/pytest.ini"));
+    let mut command = Command::new(python);
+    command.args(["-m", "pytest", "-q", "-rs", "-W", "ignore", "-c"]).arg(root().join("crates/python/pytest.ini"));
     command.args(tests.iter().map(|test| root().join("crates/python/tests").join(test)));
     command.env("PYTHONPATH", dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(dir.path());
     command.env("WEFT_URL", cluster.url()).env("WEFT_KEY_FILE", cluster.key_file());
@@ -61,27 +65,32 @@ fn run(tests: &[&str]) {
 
 #[test]
 fn files_and_arrays() {
-    run(&["test_files.py", "test_arrays.py"]);
+    run(PYTHON, &["test_files.py", "test_arrays.py"]);
 }
 
 #[test]
 fn the_suite_of_fsspec() {
-    run(&["test_fsspec_suite.py", "test_fsspec.py"]);
+    run(PYTHON, &["test_fsspec_suite.py", "test_fsspec.py"]);
 }
 
 #[test]
 fn the_suite_of_zarr() {
-    run(&["test_zarr_suite.py"]);
+    run(PYTHON, &["test_zarr_suite.py"]);
+}
+
+#[test]
+fn checkpoints_safetensors_and_samples_of_pytorch() {
+    run(TORCH, &["test_torch.py"]);
 }
 
 #[test]
 fn the_examples_of_the_tour() {
-    run(&["test_tour.py"]);
+    run(TORCH, &["test_tour.py"]);
 }
 
 #[test]
 fn the_stubs_say_what_is_there() {
-    let Some(python) = program("python") else { return };
+    let Some(python) = TORCH.python() else { return };
     let dir = temporary_dir();
     package(dir.path());
     let of_package = |name: &str| root().join("crates/python").join(name);
@@ -94,7 +103,7 @@ fn the_stubs_say_what_is_there() {
 
 #[test]
 fn the_wheel_needs_nothing_but_python() {
-    let Some(python) = program("python") else { return };
+    let Some(python) = PYTHON.python() else { return };
     let dir = temporary_dir();
     let dist = dir.path().join("dist");
     let mut build = Command::new(root().join("scripts/wheel.sh"));

@@ -256,6 +256,11 @@ impl Client {
         released(py, &self.url, || self.client.sync_all())
     }
 
+    /// Makes all names, attributes and sizes durable.
+    fn sync_names(&self, py: Python<'_>) -> PyResult<()> {
+        released(py, &self.url, || self.client.sync_names())
+    }
+
     /// Memory that servers on this host reach without a copy; zeros at first.
     fn alloc(&self, py: Python<'_>, nbytes: usize) -> PyResult<Memory> {
         released(py, &self.url, || self.client.alloc(nbytes)).map(Memory::new)

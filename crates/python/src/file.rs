@@ -82,6 +82,10 @@ fn buffers_of(objects: &Bound<'_, PyAny>, is_filled: bool) -> PyResult<Vec<Buffe
     }
 }
 
+fn arrays_of(objects: &[Bound<'_, PyAny>], is_filled: bool) -> PyResult<Vec<Buffer>> {
+    objects.iter().map(|object| Buffer::of(object, is_filled)).collect()
+}
+
 #[pymethods]
 impl File {
     #[getter]
@@ -222,6 +226,31 @@ impl File {
         let buffer = Buffer::of(buffer, !write)?;
         let wanted = moves::of_array(offset, &strides, element_bytes, &buffer)?;
         self.start_move(direction(write), wanted, vec![buffer])
+    }
+
+    /// Several arrays by one operation: where each begins, its strides in the file, and its memory.
+    fn move_arrays(
+        &self,
+        py: Python<'_>,
+        write: bool,
+        offsets: Vec<u64>,
+        strides: Vec<Vec<i64>>,
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let buffers = arrays_of(&buffers, !write)?;
+        self.run_move(py, direction(write), &moves::of_arrays(&offsets, &strides, &buffers)?)
+    }
+
+    fn start_arrays(
+        &self,
+        write: bool,
+        offsets: Vec<u64>,
+        strides: Vec<Vec<i64>>,
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Pending> {
+        let buffers = arrays_of(&buffers, !write)?;
+        let wanted = moves::of_arrays(&offsets, &strides, &buffers)?;
+        self.start_move(direction(write), wanted, buffers)
     }
 
     /// What each server would do to read or write the elements of an array: a list of dictionaries.

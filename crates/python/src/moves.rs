@@ -42,6 +42,60 @@ pub(crate) fn of_array(
     checked(Move { memory, file })
 }
 
+/// Several arrays, one after the other: each with where its first element is in the file, its strides there, and its buffer.
+pub(crate) fn of_arrays(offsets: &[u64], strides: &[Vec<i64>], buffers: &[Buffer]) -> PyResult<Move> {
+    if offsets.len() != buffers.len() || strides.len() != buffers.len() {
+        let text = format!(
+            "{} offsets, {} strides and {} arrays: one of each for an array",
+            offsets.len(),
+            strides.len(),
+            buffers.len()
+        );
+        return Err(PyValueError::new_err(text));
+    }
+    let (mut memory, mut file) = (Parts::default(), Parts::default());
+    for ((offset, strides), buffer) in offsets.iter().zip(strides).zip(buffers) {
+        let one = of_array(*offset, strides, buffer.item_bytes(), buffer)?;
+        memory.push(one.memory);
+        file.push(one.file);
+    }
+    checked(Move { memory: memory.done(), file: file.done() })
+}
+
+/// Regions one after the other, with a single list for contiguous ones that follow each other.
+#[derive(Default)]
+struct Parts {
+    all: Vec<Region>,
+    contiguous: Vec<Extent>,
+}
+
+impl Parts {
+    fn push(&mut self, regions: Regions) {
+        for part in regions.parts {
+            match part {
+                Region::Contiguous(extent) => self.contiguous.push(extent),
+                part => {
+                    self.end_list();
+                    self.all.push(part);
+                }
+            }
+        }
+    }
+
+    fn end_list(&mut self) {
+        let list = joined(std::mem::take(&mut self.contiguous));
+        self.all.extend(list.parts.into_iter().filter(|part| part.total_bytes() > 0));
+    }
+
+    fn done(mut self) -> Regions {
+        self.end_list();
+        match self.all.is_empty() {
+            true => Regions::contiguous(0, 0),
+            false => Regions { parts: self.all },
+        }
+    }
+}
+
 /// Elements of `element_bytes` at any offsets of the file, and one after the other in memory.
 pub(crate) fn of_offsets(offsets: &[i64], element_bytes: u64, buffer: &Buffer) -> PyResult<Move> {
     let extents = offsets.iter().map(|offset| Ok(Extent::new(not_negative(*offset)?, element_bytes)));
@@ -103,7 +157,7 @@ fn let_fit(wanted: Move) -> PyResult<Move> {
 }
 
 fn checked(wanted: Move) -> PyResult<Move> {
-    let check = |regions: &Regions| regions.validate(1, REGION_LEVELS_MAX);
+    let check = |regions: &Regions| regions.validate(regions.part_count(), REGION_LEVELS_MAX);
     let wrong = check(&wanted.file).err().or_else(|| check(&wanted.memory).err());
     match wrong {
         None => Ok(wanted),

@@ -229,3 +229,30 @@ def test_what_is_beyond_the_end_is_zeros(weft, top):
 def test_a_file_system_is_pickled(weft):
     again = pickle.loads(pickle.dumps(weft))
     assert again.url == weft.url and again.exists("/")
+
+
+def test_several_arrays_are_one_operation(weft, top):
+    with weft.open_raw(f"{top}/x", "w+b") as file:
+        first = np.arange(60, dtype="i4").reshape(3, 4, 5).transpose(2, 0, 1)
+        second, third = np.arange(7.0)[::-2], np.array(3, "i2")
+        # The first in C order, the second with gaps of 24 bytes, and backwards.
+        places = [(8, None), (8 + 240 + 100, [-32]), (4, None)]
+        before = file.io_stats()["requests"]
+        assert file.write_arrays([first, second, third], places) == 240 + 32 + 2
+        assert file.io_stats()["requests"] - before == 1
+        data = np.frombuffer(file.read_at(0, 400), "u1")
+        assert np.array_equal(data[8:248].view("i4").reshape(5, 3, 4), first) and data[4:6].view("i2")[0] == 3
+        assert [data[348 - at * 32 :][:8].view("f8")[0] for at in range(4)] == list(second)
+        into = [np.zeros((4, 5, 3), "i4").transpose(1, 2, 0), np.zeros(4), np.zeros((), "i2")]
+        assert file.start_read_arrays(into, places).wait() == 274
+        assert all(np.array_equal(one, other) for one, other in zip(into, [first, second, third]))
+        beyond = np.ones(4, "u1")
+        assert file.readinto_arrays([into[2], beyond], [(4, None), (354, [1])]) == 4 and list(beyond[2:]) == [0, 0]
+        assert file.readinto_arrays([], []) == 0
+        assert file.start_write_arrays([np.zeros((0, 3))], [(0, None)]).wait() == 0
+        with pytest.raises(ValueError, match="shorter|longer"):
+            file.write_arrays([first], [])
+        with pytest.raises(ValueError, match="dimensions"):
+            file.write_arrays([second], [(0, [8, 8])])
+        with pytest.raises((ValueError, weftfs.WeftError)):
+            file.readinto_arrays([np.zeros(5)], [(8, [-1 << 62])])

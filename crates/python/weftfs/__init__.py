@@ -11,7 +11,7 @@
 
 from . import errors
 from ._file import File, Pending
-from ._fs import DirEntry, FileSystem, Layout, Space, Stat, connect
+from ._fs import DirEntry, FileSystem, Layout, Space, Stat, connect, locate
 from ._weftfs import __version__
 from .errors import WeftError
 
@@ -32,17 +32,8 @@ def empty(shape, dtype=float, order="C", *, fs=None):
 
     ``fs`` is the connection that will use it; without it the one of ``$WEFT_URL``.
     """
-    return (fs or _default()).empty(shape, dtype, order)
+    return locate("", fs)[0].empty(shape, dtype, order)
 
-
-def _default():
-    global _connected
-    if _connected is None:
-        _connected = connect()
-    return _connected
-
-
-_connected = None
 
 __all__ = [
     "Array", "DirEntry", "File", "FileSystem", "Layout", "Pending", "Space", "Stat", "WeftError", "connect", "empty", "errors",

@@ -178,6 +178,27 @@ class File(io.RawIOBase):
         """Writes a buffer or a list of buffers, end to end, to ``(offset, nbytes)`` ranges, by one operation."""
         return self._native.move_ranges(True, *_columns(ranges), _buffers(buffers))
 
+    def readinto_arrays(self, arrays, places):
+        """Reads into several arrays, however they lie in memory, by one operation.
+
+        ``places`` has for each ``(offset, strides)`` in bytes: where its first element is in the file, and how far one is from the
+        next there, for each dimension; ``None`` for strides: the elements lie in C order without gaps. Returns how many of the
+        bytes are below the end of the file; the others are zeros.
+        """
+        return self._native.move_arrays(False, *_places(arrays, places))
+
+    def write_arrays(self, arrays, places):
+        """Writes several arrays by one operation. ``places`` is as for :meth:`readinto_arrays`."""
+        return self._native.move_arrays(True, *_places(arrays, places))
+
+    def start_read_arrays(self, arrays, places):
+        """Begins a ``readinto_arrays``: a Pending."""
+        return Pending(self._native.start_arrays(False, *_places(arrays, places)))
+
+    def start_write_arrays(self, arrays, places):
+        """Begins a ``write_arrays``: a Pending."""
+        return Pending(self._native.start_arrays(True, *_places(arrays, places)))
+
     def start_read(self, buffer, offset):
         """Begins to fill ``buffer`` from ``offset`` on: a Pending."""
         buffer = as_buffer(buffer)
@@ -240,3 +261,23 @@ def _columns(ranges):
 
 def _buffers(buffers):
     return [as_buffer(one) for one in buffers] if isinstance(buffers, (list, tuple)) else as_buffer(buffers)
+
+
+def c_strides(shape, element_bytes):
+    """The strides, in bytes, of an array in C order without gaps."""
+    strides = []
+    for count in reversed(shape):
+        strides.append(element_bytes)
+        element_bytes *= count
+    return strides[::-1]
+
+
+def _places(arrays, places):
+    views, strides = [], []
+    for array, (_, of) in zip(arrays, places, strict=True):
+        view = memoryview(as_buffer(array))
+        if view.ndim == 0:
+            view, of = view.cast("B"), None
+        views.append(view)
+        strides.append(c_strides(view.shape, view.itemsize) if of is None else list(of))
+    return [offset for offset, _ in places], strides, views

@@ -330,6 +330,28 @@ class FileSystem(Client):
         return numpy.frombuffer(memory, dtype, count).reshape(shape, order=order)
 
 
+_connected = {}
+
+
+def locate(path, fs=None):
+    """``(fs, path)`` of a path, or of a URL ``weft://HOST:PORT/PATH``. Without ``fs`` a path is below ``$WEFT_URL``.
+
+    What was connected to once is used again.
+    """
+    path = os.fspath(path)
+    url = None
+    if path.startswith("weft://"):
+        parts = urllib.parse.urlsplit(path)
+        url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, "/", parts.query, ""))
+        path = urllib.parse.unquote(parts.path) or "/"
+    if fs is None:
+        url = url or os.environ.get("WEFT_URL")
+        fs = _connected.get(url)
+        if fs is None:
+            fs = _connected[url] = connect(url)
+    return fs, fs._at(path)
+
+
 def _again(url, options):
     return FileSystem(url, **options)
 
