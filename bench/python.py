@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The package for Python, beside the C interface, the mount, and tmpfs: medians of turns in one run.
 
-    bench/python.py [--runs N]
+    bench/python.py [--runs N] [--only PART]
 
 It starts a cluster of four I/O servers on /dev/shm and a mount, and takes target/release/{weft,libweft.so,lib_weftfs.so} and the
-environment of scripts/python-env.sh (it starts itself anew in that).
+environment of scripts/torch-env.sh (it starts itself anew in that).
 """
 
 import argparse
@@ -21,6 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILT = ROOT / "target/release"
 MIB = 1 << 20
+PARTS = ["contiguous", "slices", "small", "ranges", "zarr", "checkpoints", "loaders"]
 
 C_READS = r"""
 #include <fcntl.h>
@@ -49,10 +50,11 @@ int main(int count, char **arguments)
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="turns of each measurement [5]")
+    parser.add_argument("--only", choices=PARTS, help="one part of it")
     arguments = parser.parse_args()
-    python = ROOT / "target/python/bin/python"
+    python = ROOT / "target/torch/bin/python"
     if pathlib.Path(sys.prefix).resolve() != python.parents[1].resolve():
-        subprocess.run([ROOT / "scripts/python-env.sh", ROOT / "target/python"], check=True)
+        subprocess.run([ROOT / "scripts/torch-env.sh", ROOT / "target/torch", ROOT / "target/python"], check=True)
         os.execv(python, [python, *sys.argv])
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="weft-python.", dir="/dev/shm"))
     os.environ["HOME"] = str(scratch)
@@ -65,7 +67,9 @@ def main():
         url = up.stdout.strip()
         (scratch / "mnt").mkdir()
         subprocess.run([weft, "mount", url, scratch / "mnt"], check=True)
-        Bench(url, scratch, arguments.runs).run()
+        bench = Bench(url, scratch, arguments.runs)
+        for part in [arguments.only] if arguments.only else PARTS:
+            getattr(bench, part)()
     finally:
         subprocess.run([weft, "umount", scratch / "mnt"], capture_output=True)
         subprocess.run([weft, "down", "--dir", scratch / "cluster"], capture_output=True)
@@ -99,13 +103,6 @@ class Bench:
             getattr(self.c, name).restype = ctypes.c_ssize_t
         self.c_fs = ctypes.c_void_p(self.c.weft_connect(url.encode(), None))
 
-    def run(self):
-        self.contiguous()
-        self.slices()
-        self.small()
-        self.ranges()
-        self.zarr()
-
     def turns(self, title, ways, amount_bytes=None):
         """Times each way in turns, and prints medians; the ratios are to the first."""
         times = {name: [] for name in ways}
@@ -117,12 +114,14 @@ class Bench:
                 took = seconds(work)
                 if turn:
                     times[name].append(took)
+        self.print_medians(title, times, amount_bytes)
+
+    def print_medians(self, title, times, amount_bytes=None):
         medians = {name: statistics.median(all_of) for name, all_of in times.items()}
         first = next(iter(medians.values()))
         for name, median in medians.items():
             rate = f"{amount_bytes / MIB / median:9.0f} MiB/s" if amount_bytes else " " * 15
             print(f"{title:28} {name:22} {median * 1e3:10.2f} ms {rate}   {median / first:6.2f} times the first's", flush=True)
-        return medians
 
     def open_c(self, path):
         file = self.c.weft_open(self.c_fs, path.encode(), os.O_RDWR, 0)
@@ -292,6 +291,109 @@ class Bench:
         self.turns("Zarr, all of it", {
             name: (None if name == "WeftStore" else drop_caches, lambda array=array: array[whole]) for name, array in opened.items()
         }, 256**3 * 4)
+
+    def checkpoints(self):
+        # Memory that a virtual machine has never touched costs ten times as much: touch enough of it first.
+        with open(self.scratch / "touched", "wb") as file:
+            for _ in range(18 << 10):
+                file.write(bytes(MIB))
+        os.remove(self.scratch / "touched")
+        for what, ranks in ("save", 4), ("load", 2), ("load", 8):
+            arguments = [str(ranks), str(self.runs), self.url, str(self.scratch), str(BUILT / "libweft.so")]
+            program = [sys.executable, "-W", "ignore", ROOT / "bench/python_ranks.py", what]
+            environment = os.environ | {"PYTHONPATH": str(self.scratch / "package")}
+            running = [
+                subprocess.Popen([*program, str(rank), *arguments], stdout=subprocess.PIPE, text=True, env=environment) for rank in range(ranks)
+            ]
+            said = [one.communicate()[0] for one in running][0]
+            assert all(one.returncode == 0 for one in running)
+            times = {}
+            for line in said.splitlines():
+                name, took = line.split("\t")
+                times.setdefault(name, []).append(float(took))
+            self.print_medians(f"{what} 2 GiB on {ranks} ranks", {name: times[name] for name in sorted(times, key=lambda name: name != "weftfs.torch")}, 2048 * MIB)
+        self.fs.rmtree("/checkpoint")
+        self.fs.remove("/by-c")
+
+    def loaders(self):
+        import warnings
+
+        import torch
+        import weftfs.torch
+        from torch.utils.data import DataLoader, Dataset
+
+        count, sample_bytes, scratch = 100_000, 16384, self.scratch
+        with self.fs.open_raw("/samples", "wb", striped=True) as file:
+            for _ in range(count // 1000):
+                file.write(os.urandom(sample_bytes * 1000))
+        path = self.mount / "samples"
+
+        class OfMount(Dataset):
+            def __len__(self):
+                return count
+
+            def __getitem__(self, index):
+                if not hasattr(self, "file"):
+                    self.file = os.open(path, os.O_RDONLY)
+                return torch.frombuffer(bytearray(os.pread(self.file, sample_bytes, index * sample_bytes)), dtype=torch.uint8)
+
+        class Nothing(Dataset):
+            """Batches of the same size, of nowhere."""
+
+            def __len__(self):
+                return count
+
+            def __getitems__(self, indices):
+                return list(torch.empty((len(indices), sample_bytes), dtype=torch.uint8))
+
+        class Measured(Dataset):
+            """Notes a worker's own memory."""
+
+            def __init__(self, of):
+                self.of, self.batches = of, 0
+
+            def __len__(self):
+                return count
+
+            def __getitems__(self, indices):
+                batch = self.of.__getitems__(indices)
+                self.batches += 1
+                if self.batches % 50 == 0:
+                    lines = open("/proc/self/smaps_rollup").read().splitlines()
+                    private = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+                    with open(scratch / "memory", "a") as file:
+                        file.write(f"{private}\n")
+                return batch
+
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        samples = weftfs.torch.Samples("/samples", shape=sample_bytes, fs=self.fs)
+        stream = weftfs.torch.SampleStream(samples, 64, shuffle=True)
+
+        def epoch(dataset, **how):
+            def work():
+                seen = sum(len(batch) for batch in DataLoader(dataset, num_workers=4, multiprocessing_context="fork", **how))
+                assert seen == count
+
+            return work
+
+        def once(work):
+            """No turn to warm up where it is read once."""
+            return (drop_caches, work)
+
+        self.turns("100,000 samples of 16 KiB", {
+            "Samples, collate": once(epoch(samples, batch_size=64, shuffle=True, collate_fn=weftfs.torch.collate)),
+            "Samples": once(epoch(samples, batch_size=64, shuffle=True)),
+            "SampleStream": once(epoch(stream, batch_size=None)),
+            "nothing": once(epoch(Nothing(), batch_size=64, shuffle=True)),
+            "pread on the mount": once(epoch(OfMount(), batch_size=64, shuffle=True)),
+        }, count * sample_bytes)
+        kib = {}
+        for name, dataset, how in ("nothing", Nothing(), {}), ("Samples", samples, {"collate_fn": weftfs.torch.collate}):
+            (scratch / "memory").unlink(missing_ok=True)
+            epoch(Measured(dataset), batch_size=64, shuffle=True, **how)()
+            kib[name] = max(int(line) for line in (scratch / "memory").read_text().split())
+        print(f"memory of a worker           {kib['Samples'] / 1024:.1f} MiB of its own, {kib['nothing'] / 1024:.1f} with samples of nowhere")
+        self.fs.remove("/samples")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ use weft_tests::{Cluster, expect_success, temporary_dir};
 /// An environment: the variable that names it where it was made, and then it must be there; where it is otherwise; what makes it.
 struct Environment(&'static str, &'static str, &'static str);
 
-const PYTHON: Environment = Environment("WEFT_TEST_PYTHON", "target/python", "scripts/python-env.sh target/python");
+const PYTHON: Environment =
+    Environment("WEFT_TEST_PYTHON", "target/python", "scripts/python-env.sh target/python");
 /// With all of the other, and PyTorch.
 const TORCH: Environment =
     Environment("WEFT_TEST_TORCH", "target/torch", "scripts/torch-env.sh target/torch target/python");
@@ -54,7 +55,9 @@ fn run(environment: Environment, tests: &[&str]) {
     let (cluster, dir) = (Cluster::start(4), temporary_dir());
     package(dir.path());
     let mut command = Command::new(python);
-    command.args(["-m", "pytest", "-q", "-rs", "-W", "ignore", "-c"]).arg(root().join("crates/python/pytest.ini"));
+    command
+        .args(["-m", "pytest", "-q", "-rs", "-W", "ignore", "-c"])
+        .arg(root().join("crates/python/pytest.ini"));
     command.args(tests.iter().map(|test| root().join("crates/python/tests").join(test)));
     command.env("PYTHONPATH", dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(dir.path());
     command.env("WEFT_URL", cluster.url()).env("WEFT_KEY_FILE", cluster.key_file());

@@ -16,7 +16,7 @@ import weftfs
 import weftfs.torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.utils.data import DataLoader
-from weftfs import _tensors
+from weftfs import _slots, _tensors
 
 RANK = pathlib.Path(__file__).with_name("torch_ranks.py")
 
@@ -255,6 +255,38 @@ def numbered(weft, path, count=1000, width=24):
     return samples
 
 
+class Made(torch.utils.data.Dataset):
+    """What is made of batches of samples."""
+
+    def __init__(self, samples, of_batch):
+        self.samples, self.of_batch = samples, of_batch
+
+    def __getitem__(self, indices):
+        batch = self.samples[indices]
+        return batch if self.of_batch is None else self.of_batch(batch)
+
+
+def ten_of(batch):
+    same = []
+    for _ in range(10):
+        same.append(batch.as_subclass(_slots.Batch))
+        same[-1].slot = batch.slot
+    return same
+
+
+def twice(batch):
+    return batch * 2
+
+
+def in_parts(batch):
+    return batch[:20], batch[20:]
+
+
+def in_place(batch):
+    batch *= 2
+    return batch
+
+
 class TestSamples:
     def test_batches_are_one_operation(self, weft, top, monkeypatch):
         there = numbered(weft, f"{top}/x")
@@ -318,6 +350,46 @@ class TestSamples:
         for wrong in {"batch_size": 0}, {"batch_size": 1, "ahead": -1}:
             with pytest.raises(ValueError, match="at least"):
                 weftfs.torch.SampleStream(samples, **wrong)
+
+    @pytest.mark.parametrize("how", ["fork", "spawn"])
+    def test_batches_of_workers_come_in_shared_memory(self, weft, top, how):
+        there = numbered(weft, f"{top}/x")
+        samples = weftfs.torch.Samples(f"{top}/x", shape=24, dtype=torch.float32, offset=4, fs=weft)
+        loader = DataLoader(
+            samples, 20, shuffle=True, num_workers=2, collate_fn=weftfs.torch.collate, multiprocessing_context=how, persistent_workers=True
+        )
+        addresses = set()
+        for _ in range(3):
+            got = []
+            for batch in loader:
+                assert type(batch) is torch.Tensor and batch.shape == (20, 24)
+                addresses.add(batch.data_ptr())
+                got.append(batch.clone())
+            got = torch.cat(got)
+            assert torch.equal(got[got[:, 0].argsort()], there)
+        # 150 batches in the memory of few; each end of an epoch leaves some in the queue for a moment.
+        assert len(addresses) <= 2 * _slots.SLOTS
+        # Who keeps all of them gets memory for each, and so does who keeps a part.
+        kept = [batch[3] for batch in loader]
+        assert sorted(int(sample[0]) for sample in kept) == sorted({int(sample[0]) for sample in kept})
+        assert all(torch.equal(sample, there[int(sample[0]) // 24]) for sample in kept)
+        for number, _ in zip(range(3), loader):
+            pass
+        assert sum(len(batch) for batch in loader) == 1000
+
+    def test_batches_that_workers_work_on(self, weft, top):
+        there = numbered(weft, f"{top}/x")
+        samples = weftfs.torch.Samples(f"{top}/x", shape=24, dtype=torch.float32, offset=4, fs=weft)
+        for of_batch in twice, in_parts, in_place:
+            loader = DataLoader(Made(samples, of_batch), None, sampler=[range(at, at + 50) for at in range(0, 1000, 50)], num_workers=2)
+            got = torch.cat([part for batch in loader for part in (batch if isinstance(batch, list) else [batch])])
+            assert torch.equal(got, there if of_batch is in_parts else there * 2)
+        # Batches that get larger.
+        loader = DataLoader(Made(samples, None), None, sampler=[range(0, 1 << at) for at in range(9)], num_workers=1)
+        assert all(torch.equal(batch, there[: len(batch)]) for batch in loader)
+        # Batches that are sent more often than once, and than a slot has holders.
+        for batches in DataLoader(Made(samples, ten_of), None, sampler=[[1, 2], [3, 4], [5, 6]] * 5, num_workers=1):
+            assert all(torch.equal(batch, batches[0]) for batch in batches)
 
     def test_a_file_that_was_cut_off(self, weft, top):
         numbered(weft, f"{top}/x")

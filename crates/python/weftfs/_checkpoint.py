@@ -16,6 +16,7 @@ Steps of a save, with what is durable at the end of each:
 
 import io
 import json
+import os
 import posixpath
 import uuid
 
@@ -29,6 +30,8 @@ from . import _safetensors, _tensors
 from ._file import c_strides
 from ._fs import FileSystem, locate
 from .errors import ExistsError
+
+_Path = str | os.PathLike
 
 _FILE_NAME = "model.safetensors"
 _INDEX_NAME = "model.safetensors.index.json"
@@ -91,9 +94,18 @@ class StorageWriter(_Place, storage.StorageWriter, staging.BlockingAsyncStager):
     """
 
     # As the caches of planners, for all of a process.
-    _last_plans = []
+    _last_plans: list[_planner.SavePlan] = []
 
-    def __init__(self, path=None, *, fs=None, overwrite=True, sync=True, layout=None, cache_staged_state_dict=False):
+    def __init__(
+        self,
+        path: _Path | None = None,
+        *,
+        fs: FileSystem | None = None,
+        overwrite: bool = True,
+        sync: bool = True,
+        layout: tuple[int, ...] | None = None,
+        cache_staged_state_dict: bool = False,
+    ) -> None:
         _Place.__init__(self, path, fs)
         staging.BlockingAsyncStager.__init__(self, cache_staged_state_dict=cache_staged_state_dict)
         self._overwrite = overwrite
@@ -237,7 +249,7 @@ class StorageReader(_Place, storage.StorageReader):
     safetensors file, or directory of them, also those of others than :class:`StorageWriter`.
     """
 
-    def __init__(self, path=None, *, fs=None):
+    def __init__(self, path: _Path | None = None, *, fs: FileSystem | None = None) -> None:
         _Place.__init__(self, path, fs)
         self._take(None)
 

@@ -5,7 +5,7 @@ import os
 import posixpath
 import stat as _stat
 import urllib.parse
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from ._file import File
 from ._weftfs import Client
@@ -37,7 +37,7 @@ class Stat(NamedTuple):
     st_mtime_ns: int
     st_ctime_ns: int
     st_birthtime_ns: int
-    layout: Optional[Layout]
+    layout: Layout | None
 
     @property
     def st_mtime(self):
@@ -77,7 +77,7 @@ class DirEntry(NamedTuple):
 
     name: str
     path: str
-    stat: Optional[Stat]
+    stat: Stat | None
 
 
 class Space(NamedTuple):
@@ -330,7 +330,7 @@ class FileSystem(Client):
         return numpy.frombuffer(memory, dtype, count).reshape(shape, order=order)
 
 
-_connected = {}
+_connected: dict[str | None, FileSystem] = {}
 
 
 def locate(path, fs=None):

@@ -10,13 +10,17 @@ dimension, and its name among the file's metadata.
 
 import json
 import math
-from typing import NamedTuple
+import os
+from collections.abc import Iterable, Iterator, KeysView, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from . import _tensors
 from ._file import c_strides
-from ._fs import locate
+from ._fs import FileSystem, locate
+
+_Path = str | os.PathLike
 
 DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16, "I32": torch.int32,
@@ -173,7 +177,7 @@ class SafeTensors:
     ``path`` is one of the file system ``fs``, or a URL. Use it in a ``with`` block, or ``close()`` it.
     """
 
-    def __init__(self, path, fs=None):
+    def __init__(self, path: _Path, fs: FileSystem | None = None) -> None:
         self._fs, path = locate(path, fs)
         self._file = self._fs.open_raw(path)
         try:
@@ -183,32 +187,39 @@ class SafeTensors:
             raise
 
     @property
-    def metadata(self):
+    def metadata(self) -> dict[str, str]:
         """Text by name, of who wrote the file."""
         return dict(self._header.metadata)
 
-    def keys(self):
+    def keys(self) -> KeysView[str]:
         """Names of the tensors."""
         return self._header.entries.keys()
 
-    def __contains__(self, name):
+    def __contains__(self, name: str) -> bool:
         return name in self._header.entries
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._header.entries)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._header.entries)
 
-    def dtype(self, name):
+    def dtype(self, name: str) -> torch.dtype:
         """The ``torch.dtype`` of a tensor."""
         return self._header.entries[name].dtype
 
-    def shape(self, name):
+    def shape(self, name: str) -> torch.Size:
         """The shape of a tensor, in elements."""
         return torch.Size(self._header.entries[name].shape)
 
-    def load(self, names=None, *, slices=None, into=None, device="cpu"):
+    def load(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        slices: Mapping[str, Any] | None = None,
+        into: Mapping[str, torch.Tensor] | None = None,
+        device: str | torch.device = "cpu",
+    ) -> dict[str, torch.Tensor]:
         """Reads tensors, all by one operation: a dictionary.
 
         ``names`` are those wanted; without them, those of ``slices`` and ``into``, or all. ``slices`` has for names an index of
@@ -230,24 +241,37 @@ class SafeTensors:
         _tensors.read(self._file, pieces)
         return result
 
-    def close(self):
+    def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "SafeTensors":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
 
-def load_file(path, *, fs=None, into=None, slices=None, device="cpu"):
+def load_file(
+    path: _Path,
+    *,
+    fs: FileSystem | None = None,
+    into: Mapping[str, torch.Tensor] | None = None,
+    slices: Mapping[str, Any] | None = None,
+    device: str | torch.device = "cpu",
+) -> dict[str, torch.Tensor]:
     """Tensors of a ``.safetensors`` file, by name. ``into``, ``slices`` and ``device`` are as for :meth:`SafeTensors.load`."""
     with SafeTensors(path, fs) as file:
         return file.load(into=into, slices=slices, device=device)
 
 
-def save_file(tensors, path, *, fs=None, metadata=None):
+def save_file(
+    tensors: Mapping[str, torch.Tensor],
+    path: _Path,
+    *,
+    fs: FileSystem | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Makes a ``.safetensors`` file of tensors by name. ``metadata`` is text by name."""
     plan = Plan()
     for name, tensor in tensors.items():

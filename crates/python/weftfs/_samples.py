@@ -9,13 +9,18 @@ Each process opens the file by itself, when it reads at first: DataLoader may fo
 import collections
 import math
 import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from . import _slots
 from ._file import Pending
-from ._fs import locate
+from ._fs import FileSystem, locate
+
+_Path = str | os.PathLike
 
 
 class _Opened:
@@ -46,9 +51,21 @@ class Samples(Dataset):
     are a tensor with one dimension more, without a copy for each (a list, where ``index`` or ``transform`` is given).
     """
 
-    def __init__(self, path, *, shape=None, dtype=torch.uint8, offset=0, count=None, index=None, fs=None, transform=None):
+    def __init__(
+        self,
+        path: _Path,
+        *,
+        shape: int | Sequence[int] | None = None,
+        dtype: torch.dtype = torch.uint8,
+        offset: int = 0,
+        count: int | None = None,
+        index: tuple[Any, Any] | None = None,
+        fs: FileSystem | None = None,
+        transform: Callable[[torch.Tensor], Any] | None = None,
+    ) -> None:
         if (shape is None) == (index is None):
             raise ValueError("either shape= or index= says what the samples are")
+        self.shape: tuple[int, ...]
         self._opened = _Opened(path, fs)
         self.transform = transform
         self._index = None
@@ -59,27 +76,27 @@ class Samples(Dataset):
                 raise ValueError("index is (offsets, nbytes), each with a number for each sample")
             self.shape, self.dtype = (-1,), torch.uint8
         else:
-            self.shape, self.dtype = (shape,) if isinstance(shape, int) else tuple(shape), dtype
+            self.shape, self.dtype = (shape,) if isinstance(shape, int) else tuple(shape or ()), dtype
             self._offset, self._sample_bytes = offset, math.prod(self.shape) * dtype.itemsize
             if self._sample_bytes == 0:
                 raise ValueError(f"samples of shape {self.shape} are empty")
         self._count = (self._opened.file().size() - offset) // self._sample_bytes if count is None else count
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int):
             return self.__getitems__([index])[0]
         index = range(self._count)[index] if isinstance(index, slice) else index
         read = self.start(index)
         return read.wait()
 
-    def __getitems__(self, indices):
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these indices, as a list, by one operation."""
-        return list(self.start(indices).wait())
+        return _Parts(self.start(indices).wait())
 
-    def start(self, indices):
+    def start(self, indices: Any) -> "_Batch":
         """Begins to read the samples with these indices, by one operation. ``wait()`` on what it returns gives them."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if len(indices) and not -self._count <= int(indices.min()) <= int(indices.max()) < self._count:
@@ -87,17 +104,18 @@ class Samples(Dataset):
         indices = torch.where(indices < 0, indices + self._count, indices)
         file = self._opened.file()
         if self._index is None:
-            batch = torch.empty((len(indices), *self.shape), dtype=self.dtype)
+            batch = _slots.empty((len(indices), *self.shape), self.dtype)
             offsets, nbytes = indices * self._sample_bytes + self._offset, [self._sample_bytes] * len(indices)
             parts = batch
         else:
             offsets, lengths = (one[indices] for one in self._index)
             nbytes = lengths.tolist()
-            batch = torch.empty(sum(nbytes), dtype=torch.uint8)
+            batch = _slots.empty((sum(nbytes),), torch.uint8)
             parts = torch.split(batch, nbytes)
-        memory = batch.view(torch.uint8).numpy() if batch.numel() else b""
-        pending = Pending(file._native.start_ranges(False, offsets.tolist(), nbytes, memory)) if len(memory) else None
-        return _Batch(pending, memory.nbytes if pending else 0, parts, self.transform, file.name)
+        pending = None
+        if batch.numel():
+            pending = Pending(file._native.start_ranges(False, offsets.tolist(), nbytes, batch.view(torch.uint8).numpy()))
+        return _Batch(pending, sum(nbytes), parts, self.transform, file.name)
 
 
 class _Batch:
@@ -106,16 +124,33 @@ class _Batch:
     def __init__(self, pending, nbytes, parts, transform, path):
         self._pending, self._nbytes, self._parts, self._transform, self._path = pending, nbytes, parts, transform, path
 
-    def test(self):
+    def test(self) -> bool:
         """Moves the read on without waiting; whether it is over."""
         return self._pending is None or self._pending.test()
 
-    def wait(self):
+    def wait(self) -> Any:
         """The samples."""
         there_bytes = self._pending.wait() if self._pending else 0
         if there_bytes < self._nbytes:
             raise EOFError(f"{self._path} has {there_bytes} of {self._nbytes} bytes of these samples: it ends before them")
         return self._parts if self._transform is None else [self._transform(part) for part in self._parts]
+
+
+class _Parts(list):
+    """Samples, and the tensor that they are parts of."""
+
+    def __init__(self, whole):
+        super().__init__(whole)
+        self.whole = whole if isinstance(whole, torch.Tensor) else None
+
+
+def collate(samples: list[Any]) -> Any:
+    """For ``DataLoader(samples, 64, collate_fn=weftfs.torch.collate)``: a batch is the tensor that was read, without a copy.
+
+    All else is collated as by default.
+    """
+    whole = getattr(samples, "whole", None)
+    return default_collate(samples) if whole is None else whole
 
 
 class SampleStream(IterableDataset):
@@ -127,7 +162,18 @@ class SampleStream(IterableDataset):
     get as many batches, some that would go to a few of them are left out, too.
     """
 
-    def __init__(self, samples, batch_size, *, shuffle=False, seed=0, ahead=2, drop_last=False, rank=None, ranks=None):
+    def __init__(
+        self,
+        samples: Samples,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        ahead: int = 2,
+        drop_last: bool = False,
+        rank: int | None = None,
+        ranks: int | None = None,
+    ) -> None:
         if batch_size < 1 or ahead < 0:
             raise ValueError("batch_size is 1 at least, and ahead not negative")
         self.samples, self.batch_size, self.ahead = samples, batch_size, ahead
@@ -138,7 +184,7 @@ class SampleStream(IterableDataset):
             rank, ranks = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if are_many else (0, 1)
         self.rank, self.ranks = rank, ranks
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """Another order, the same in all ranks."""
         self._epoch = epoch
 
@@ -149,16 +195,16 @@ class SampleStream(IterableDataset):
             return range(self.rank, count // self.batch_size // self.ranks * self.ranks, self.ranks)
         return range(self.rank, -(-count // self.batch_size), self.ranks)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._batches())
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         ours = self._batches()
         worker = get_worker_info()
         if worker is not None:
             ours = ours[worker.id :: worker.num_workers]
         order = self._order()
-        waiting = collections.deque()
+        waiting: collections.deque[_Batch] = collections.deque()
         for at in ours:
             waiting.append(self.samples.start(order(at * self.batch_size, (at + 1) * self.batch_size)))
             if len(waiting) > self.ahead:
@@ -181,7 +227,13 @@ class SampleFiles(Dataset):
     ``paths`` are those of the files; or one of a directory, whose files are taken in the order of their names.
     """
 
-    def __init__(self, paths, *, fs=None, transform=None):
+    def __init__(
+        self,
+        paths: _Path | Sequence[_Path],
+        *,
+        fs: FileSystem | None = None,
+        transform: Callable[[torch.Tensor], Any] | None = None,
+    ) -> None:
         self.transform = transform
         if isinstance(paths, (str, os.PathLike)):
             self._fs, top = locate(paths, fs)
@@ -191,10 +243,10 @@ class SampleFiles(Dataset):
             self._fs = locate("", fs)[0]
         self.paths = list(paths)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         data = self._fs.read_bytes(self.paths[index])
         sample = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return sample if self.transform is None else self.transform(sample)

@@ -11,8 +11,8 @@ Tensors of the CPU are read into and written from directly, with any strides. Th
 
 from ._checkpoint import StorageReader, StorageWriter
 from ._safetensors import SafeTensors, load_file, save_file
-from ._samples import SampleFiles, Samples, SampleStream
+from ._samples import SampleFiles, Samples, SampleStream, collate
 
 __all__ = [
-    "SafeTensors", "SampleFiles", "SampleStream", "Samples", "StorageReader", "StorageWriter", "load_file", "save_file",
+    "SafeTensors", "SampleFiles", "SampleStream", "Samples", "StorageReader", "StorageWriter", "collate", "load_file", "save_file",
 ]
