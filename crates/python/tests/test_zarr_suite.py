@@ -7,6 +7,7 @@ import uuid
 import numpy as np
 import pytest
 import weftfs
+import weftfs.zarr
 import zarr
 from weftfs.zarr import WeftStore
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
@@ -128,3 +129,37 @@ def test_a_sharded_array_is_written_by_several_processes(weft, top):
     expected = np.concatenate([np.arange(64 * 512, dtype="i4").reshape(64, 512) + row for row in range(4)])
     assert (array[:] == expected).all()
     assert (array[10:200:7, 3:400:11] == expected[10:200:7, 3:400:11]).all()
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_chunks_of_a_shard_are_one_operation(weft, top, tmp_path, monkeypatch, location, compressed):
+    store = WeftStore(weft, f"{top}/sharded")
+    how = {"shape": (120, 90), "shards": {"shape": (40, 90), "index_location": location}, "chunks": (4, 9), "dtype": "i4", "fill_value": 7}
+    if not compressed:
+        how["compressors"] = None
+    expected = np.random.default_rng(1).integers(0, 9, (120, 90), "i4")
+    expected[40:80] = 7  # a shard that is not there
+    expected[80:84] = 7  # chunks that are not there
+    for of in store, str(tmp_path / "local"):
+        zarr.create_array(of, **how)[:] = expected
+    array = zarr.open_array(store, mode="r")
+    assert isinstance(array.metadata.codecs[0], weftfs.zarr.ShardingCodec)
+    lists, reads = [], []
+    for name, seen in ("read_ranges", lists), ("read_at", reads):
+        real = getattr(weftfs.File, name)
+        monkeypatch.setattr(weftfs.File, name, lambda *given, real=real, seen=seen: (seen.append(given[1]), real(*given))[1])
+    assert (array[10:30, 20:50] == expected[10:30, 20:50]).all()
+    assert len(lists) == 1 and len(lists[0]) == 6 * 4 and len(reads) == 1, "the index, and a list of 6 by 4 chunks"
+    for key in np.s_[5:90:3, 80:], np.s_[:, :5], np.s_[41:50], np.s_[80:84], np.s_[3], np.s_[80:90, 3:50:20], np.s_[:40], np.s_[:]:
+        assert (array[key] == expected[key]).all(), key
+    assert (array.oindex[[3, 50, 83], [0, 88]] == expected[[[3], [50], [83]], [0, 88]]).all()
+    assert (array.vindex[[3, 50, 83], [0, 88, 5]] == expected[[3, 50, 83], [0, 88, 5]]).all()
+    del lists[:]
+    # Zarr's own store, by the same codec, is what it was.
+    local = zarr.open_array(str(tmp_path / "local"), mode="r")
+    assert (local[10:30, 20:50] == expected[10:30, 20:50]).all() and not lists
+    monkeypatch.undo()
+    again = zarr.open_array(store, mode="r+")
+    again[10:30, 20:50] = 0
+    assert (array[10:30, 20:50] == 0).all() and (array[0:10] == expected[0:10]).all()

@@ -7,6 +7,14 @@
 
 Parts of a value are read by themselves, all that are asked for at once by one operation for each file. ``set_range`` writes into a
 value where it is. A value that is written as a whole appears under its key when it is complete.
+
+Zarr's codec for shards asks for one chunk after the other:
+
+    its own           index ─► chunk ─► chunk ─► chunk ─► …             a wait for each
+    ShardingCodec     index ─► list of all chunks of the selection      two waits
+
+Arrays that are opened when there is a WeftStore have this module's codec; it changes nothing in what is stored, and does with other
+stores what Zarr's does.
 """
 
 import asyncio
@@ -14,9 +22,13 @@ import posixpath
 import uuid
 import weakref
 
+import zarr.codecs
+import zarr.registry
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer
 from zarr.core.buffer.core import default_buffer_prototype
+from zarr.core.chunk_grids import RegularChunkGrid
+from zarr.core.indexing import get_indexer
 
 from . import _fs
 
@@ -51,6 +63,58 @@ class _Version:
         self.file.close()
 
 
+class ShardingCodec(zarr.codecs.ShardingCodec):
+    """Zarr's codec for shards, with all chunks of a selection read by one operation from a :class:`WeftStore`."""
+
+    async def _decode_partial_single(self, byte_getter, selection, shard_spec):
+        if isinstance(getattr(byte_getter, "store", None), WeftStore):
+            byte_getter = await self._fetched(byte_getter, selection, shard_spec)
+        return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+
+    async def _fetched(self, byte_getter, selection, shard_spec):
+        """What gives the index and the chunks of the selection, which are read now; ``byte_getter`` itself where all are wanted."""
+        grid = RegularChunkGrid(chunk_shape=self.chunk_shape)
+        wanted = {coords for coords, *_ in get_indexer(selection, shape=shard_spec.shape, chunk_grid=grid)}
+        chunks_per_shard = self._get_chunks_per_shard(shard_spec)
+        if self._is_total_shard(wanted, chunks_per_shard):
+            return byte_getter
+        fetched = _Fetched(byte_getter)
+        index = await self._load_shard_index_maybe(fetched, chunks_per_shard)
+        if index is not None:
+            ranges = [index.get_chunk_slice(coords) for coords in wanted]
+            await fetched.read([RangeByteRequest(*one) for one in ranges if one])
+        return fetched
+
+
+# What it takes of Zarr's; a release without one of them goes on with its own codec.
+_TAKES = ("_decode_partial_single", "_get_chunks_per_shard", "_is_total_shard", "_load_shard_index_maybe")
+_ITS_OWN = "zarr.codecs.sharding.ShardingCodec"
+zarr.registry.register_codec("sharding_indexed", ShardingCodec)
+
+
+def _use_our_codec():
+    if zarr.config.get("codecs.sharding_indexed") == _ITS_OWN and all(hasattr(zarr.codecs.ShardingCodec, name) for name in _TAKES):
+        zarr.config.set({"codecs.sharding_indexed": "weftfs.zarr.ShardingCodec"})
+
+
+class _Fetched:
+    """Parts of a value that were read, by what is asked for."""
+
+    def __init__(self, byte_getter):
+        self._getter = byte_getter
+        self._parts = {}
+
+    async def read(self, byte_ranges):
+        store, key = self._getter.store, self._getter.path
+        found = await store.read_next(default_buffer_prototype(), key, byte_ranges)
+        self._parts.update(zip(byte_ranges, found))
+
+    async def get(self, prototype, byte_range=None):
+        if byte_range not in self._parts:
+            self._parts[byte_range] = await self._getter.get(prototype=prototype, byte_range=byte_range)
+        return self._parts[byte_range]
+
+
 def _again(cls, fs, root, read_only):
     return cls(fs, root, read_only=read_only)
 
@@ -71,6 +135,7 @@ class WeftStore(Store):
         self.root = "/" + str(root).strip("/")
         # What tasks read the parts of: a key and its _Version.
         self._versions = weakref.WeakKeyDictionary()
+        _use_our_codec()
 
     def __reduce__(self):
         return _again, (type(self), self.fs, self.root, self.read_only)
@@ -149,6 +214,18 @@ class WeftStore(Store):
             return None
         self._versions[asyncio.current_task()] = (key, _Version(file))
         return prototype.buffer.from_bytes(data)
+
+    async def read_next(self, prototype, key, byte_ranges):
+        """Parts of a value whose index this task has read: by one operation, and of the same version."""
+        held, version = self._versions.get(asyncio.current_task(), (None, None))
+        if held != key:
+            return await self.get_partial_values(prototype, [(key, byte_range) for byte_range in byte_ranges])
+        cuts = [(one.start, one.end - one.start) for one in byte_ranges]
+        if sum(nbytes for _, nbytes in cuts) <= _INLINE_BYTES:
+            parts = version.file.read_ranges(cuts)
+        else:
+            parts = await asyncio.to_thread(version.file.read_ranges, cuts)
+        return [prototype.buffer.from_bytes(part) for part in parts]
 
     async def get_partial_values(self, prototype, key_ranges):
         if not self._is_open:
