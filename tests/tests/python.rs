@@ -60,6 +60,8 @@ fn run(environment: Environment, tests: &[&str]) {
         .arg(root().join("crates/python/pytest.ini"));
     command.args(tests.iter().map(|test| root().join("crates/python/tests").join(test)));
     command.env("PYTHONPATH", dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(dir.path());
+    // Programs leave caches at home.
+    command.env("HOME", dir.path());
     command.env("WEFT_URL", cluster.url()).env("WEFT_KEY_FILE", cluster.key_file());
     let output = command.output().expect("pytest can be run");
     let said = expect_success("pytest", &output);
@@ -79,6 +81,11 @@ fn the_suite_of_fsspec() {
 #[test]
 fn the_suite_of_zarr() {
     run(PYTHON, &["test_zarr_suite.py"]);
+}
+
+#[test]
+fn what_others_read_and_write_through_them() {
+    run(PYTHON, &["test_readers.py"]);
 }
 
 #[test]
@@ -134,6 +141,12 @@ fn the_wheel_needs_nothing_but_python() {
     let script =
         "import weftfs; fs = weftfs.connect(); fs.write_bytes('/f', b'12'); print(fs.read_bytes('/f'))";
     assert_eq!(with_cluster(inside("python", &["-c", script])), "b'12'\n");
+    let licences = "import importlib.metadata as m; print(sum('licences/' in str(f) or 'licenses/' in str(f) for f in m.files('weftfs')))";
+    assert_eq!(
+        with_cluster(inside("python", &["-c", licences])),
+        "2\n",
+        "Weft's and those of what it contains"
+    );
     let entry = "import importlib.metadata as m; print([e.value for e in m.entry_points(group='fsspec.specs') if e.name == 'weft'])";
     assert_eq!(with_cluster(inside("python", &["-c", entry])), "['weftfs.spec:WeftFileSystem']\n");
 }

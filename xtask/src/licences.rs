@@ -13,8 +13,9 @@ use std::process::Command;
 
 /// The file.
 pub const FILE: &str = "packaging/licences-of-dependencies.txt";
-/// The packages of what `make install` installs.
-const INSTALLED: [&str; 5] = ["weft-cli", "weft-bench", "weft-capi", "weft-preload", "weft-mpi"];
+/// The packages of what `make install` installs, and of the wheel.
+const INSTALLED: [&str; 6] =
+    ["weft-cli", "weft-bench", "weft-capi", "weft-preload", "weft-mpi", "weft-python"];
 const BETWEEN: &str = "------------------------------------------------------------------------------";
 
 /// A package of others.
