@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 use weft_client::Client;
-use weft_tests::{Cluster, asked, gauge, wait_until};
+use weft_tests::{Cluster, asked, expect_success, gauge, wait_until};
 use weft_wire::Op;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 
@@ -60,6 +60,68 @@ fn a_directory_of_many_names_is_listed_in_pages_through_library_and_mount() {
     // that was fetched long ago, on a slow machine, is fetched again.
     let asked = pages_asked(&client) - before;
     assert!(asked <= 3 * pages + 2, "{asked} questions for {pages} pages");
+}
+
+/// Renames every entry that it meets, and makes another: exits with 1 if there are more than there were.
+const RENAMING: &str = r#"
+import os, sys
+top, count = sys.argv[1], int(sys.argv[2])
+for met, entry in enumerate(os.scandir(top)):
+    if met >= count:
+        sys.exit(f"met {met + 1} of {count}: {entry.name}")
+    os.rename(entry.path, entry.path + "-moved")
+    os.symlink("x", f"{top}/made-{met}")
+sys.exit(met + 1 != count)
+"#;
+
+#[test]
+fn a_listing_ends_though_entries_are_renamed_and_made_on_the_way() {
+    const COUNT: usize = 3000;
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    let made = |name: &str| {
+        client.mkdir(name, 0o755).unwrap();
+        for at in 0..COUNT {
+            client.symlink(&*format!("{name}/{at}"), b"target").unwrap();
+        }
+    };
+    made("/library");
+    let mut met = 0;
+    for entry in client.read_dir("/library").unwrap() {
+        let name = String::from_utf8(entry.unwrap().name).unwrap();
+        client.rename(&*format!("/library/{name}"), &*format!("/library/{name}-moved"), 0).unwrap();
+        client.symlink(&*format!("/library/made-{name}"), b"x").unwrap();
+        met += 1;
+        assert!(met <= COUNT, "{name}");
+    }
+    assert_eq!(met, COUNT);
+    let mut again = client.read_dir("/library").unwrap();
+    assert_eq!(again.by_ref().count(), 2 * COUNT);
+    client.symlink("/library/last", b"x").unwrap();
+    again.seek(0);
+    assert_eq!(again.count(), 2 * COUNT + 1, "from the beginning it is a listing of its own");
+
+    let count = COUNT.to_string();
+    made("/mounted");
+    let mount = cluster.mount();
+    let python = ["-c", RENAMING];
+    let mut command = std::process::Command::new("python3");
+    expect_success(
+        "on the mount",
+        &command.args(python).arg(mount.join("mounted")).arg(&count).output().unwrap(),
+    );
+    made("/preloaded");
+    cluster.weft(&[
+        "run",
+        "--url",
+        cluster.url(),
+        "--",
+        "python3",
+        python[0],
+        python[1],
+        "/weft/preloaded",
+        &count,
+    ]);
 }
 
 #[test]

@@ -14,8 +14,9 @@ use weft_wire::messages::{Entry, ReadDirReply};
 use crate::calls::PendingCall;
 use crate::{Client, Result};
 
-/// Entries of a directory, without `.` and `..`, fetched page by page, a page ahead. What is added or removed
-/// meanwhile may be seen or not; what is there throughout is seen once.
+/// Entries of a directory, without `.` and `..`, fetched page by page, a page ahead. What is removed meanwhile may be seen or
+/// not; what is there throughout is seen once, and what is renamed in the directory by its old name or its new one. What is added
+/// after the first page is not seen, until [`ReadDir::seek`] to the beginning.
 pub struct ReadDir {
     client: Client,
     ino: u64,
@@ -29,13 +30,26 @@ pub struct ReadDir {
     seen: u64,
     /// … and of the last one that was fetched.
     fetched: u64,
+    /// Where it ends, once the first page is there.
+    until: u64,
     end: bool,
 }
 
 impl ReadDir {
     pub(crate) fn new(client: Client, ino: u64, name: String, with_attrs: bool) -> ReadDir {
         let page = Vec::new().into_iter();
-        ReadDir { client, ino, name, with_attrs, page, ahead: None, seen: 0, fetched: 0, end: false }
+        ReadDir {
+            client,
+            ino,
+            name,
+            with_attrs,
+            page,
+            ahead: None,
+            seen: 0,
+            fetched: 0,
+            until: 0,
+            end: false,
+        }
     }
 
     /// The directory's inode.
@@ -43,11 +57,14 @@ impl ReadDir {
         self.ino
     }
 
-    /// Goes on after the entry with this cookie, or with the first one after 0.
+    /// Goes on after the entry with this cookie, or begins anew after 0.
     pub fn seek(&mut self, cookie: u64) {
         self.page = Vec::new().into_iter();
         self.ahead = None;
         (self.seen, self.fetched, self.end) = (cookie, cookie, false);
+        if cookie == 0 {
+            self.until = 0;
+        }
     }
 
     /// Whether entries have attributes, from the next one on.
@@ -70,10 +87,14 @@ impl ReadDir {
         let reply = match self.ahead.take() {
             // A forked child asks by itself.
             Some(page) if !page.is_parents() => page.wait(),
-            _ => self.client.page(self.ino, self.fetched, DIRECTORY_PAGE_ENTRIES_MAX, self.with_attrs),
+            _ => {
+                let place = (self.fetched, self.until);
+                self.client.page(self.ino, place, DIRECTORY_PAGE_ENTRIES_MAX, self.with_attrs)
+            }
         };
         let reply = reply.map_err(|error| error.on(&self.name))?;
         self.end = reply.end || reply.entries.is_empty();
+        self.until = reply.until.0;
         self.fetched = reply.entries.last().map_or(self.fetched, |entry| entry.cookie);
         self.page = reply.entries.into_iter();
         Ok(())
@@ -81,9 +102,9 @@ impl ReadDir {
 
     fn read_ahead(&mut self) {
         if self.ahead.is_none() && !self.end {
-            let (ino, after) = (self.ino, self.fetched);
+            let (ino, place) = (self.ino, (self.fetched, self.until));
             let (client, entries_max) = (&self.client, DIRECTORY_PAGE_ENTRIES_MAX);
-            self.ahead = Some(client.start_read_dir_page(ino, after, entries_max, self.with_attrs));
+            self.ahead = Some(client.start_read_dir_page(ino, place, entries_max, self.with_attrs));
         }
     }
 }

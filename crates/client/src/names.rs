@@ -222,27 +222,28 @@ impl Client {
     }
 
     /// One page of a directory; `after` is 0 or the cookie of the last entry seen, `entries_max` at most
-    /// [`weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX`].
+    /// [`weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX`]. `until` is that of the listing's first page, for which it is 0: what was
+    /// made since then is left out.
     pub fn read_dir_page(
         &self,
         ino: u64,
-        after: u64,
+        (after, until): (u64, u64),
         entries_max: u32,
         with_attrs: bool,
     ) -> Result<ReadDirReply> {
-        self.page(ino, after, entries_max, with_attrs).map_err(|error| error.on(&At::ino(ino)))
+        self.page(ino, (after, until), entries_max, with_attrs).map_err(|error| error.on(&At::ino(ino)))
     }
 
     pub(crate) fn page(
         &self,
         ino: u64,
-        after: u64,
+        (after, until): (u64, u64),
         entries_max: u32,
         with_attrs: bool,
     ) -> Result<ReadDirReply> {
         let request = ReadDirRequest { caller: self.caller_owned(), ino, after, entries_max, with_attrs };
         let _operation = self.operation();
-        let mut page = self.meta(&request)?;
+        let mut page = cut_off(self.meta(&request)?, until);
         let attrs = page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut());
         size::bring_up_to_date(&self.inner, &self.caller, attrs)?;
         Ok(page)
@@ -305,4 +306,17 @@ impl Client {
         let layout = layout.cloned();
         self.attr(&SetLayoutRequest { caller: self.caller_owned(), at: at.to_wire(), layout }, &at)
     }
+}
+
+/// A page of a listing that goes up to `until`, or for 0 is the listing's first page.
+pub(crate) fn cut_off(mut page: ReadDirReply, until: u64) -> ReadDirReply {
+    if until > 0 {
+        page.until = Added(until);
+    }
+    let until = page.until.0;
+    if until > 0 && page.entries.last().is_some_and(|last| last.cookie >= until) {
+        page.entries.retain(|entry| entry.cookie < until);
+        page.end = true;
+    }
+    page
 }

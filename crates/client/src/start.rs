@@ -10,6 +10,7 @@ use weft_wire::{Added, Request};
 
 use crate::calls::{PendingCall, Plan};
 use crate::error::{Error, ErrorKind};
+use crate::names::cut_off;
 use crate::opening::access_of;
 use crate::{At, Client, File, OpenOptions, Result, SetAttr};
 
@@ -223,14 +224,14 @@ impl Client {
     pub fn start_read_dir_page(
         &self,
         ino: u64,
-        after: u64,
+        (after, until): (u64, u64),
         entries_max: u32,
         with_attrs: bool,
     ) -> PendingCall<ReadDirReply> {
         let request = ReadDirRequest { caller: self.caller_owned(), ino, after, entries_max, with_attrs };
         let attrs: fn(&mut ReadDirReply) -> Vec<&mut Attr> =
             |page| page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).collect();
-        self.begin(Plan { attrs, ..Plan::new(request, &At::ino(ino), Ok) })
+        self.begin(Plan { attrs, ..Plan::new(request, &At::ino(ino), move |page| Ok(cut_off(page, until))) })
     }
 }
 

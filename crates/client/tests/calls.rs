@@ -77,7 +77,8 @@ fn every_call_has_its_own_result() {
     assert!(error.to_string().starts_with("rename /none to /other: "), "{error}");
     let error = client.start_open("/x", &create().truncate(true)).wait().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    let page = client.start_read_dir_page(client.stat("/", true).unwrap().ino, 0, 10, true).wait().unwrap();
+    let page =
+        client.start_read_dir_page(client.stat("/", true).unwrap().ino, (0, 0), 10, true).wait().unwrap();
     assert_eq!(page.entries.len(), 2);
     client.start_symlink("/s", b"d").wait().unwrap();
     assert_eq!(client.start_readlink("/s").wait().unwrap(), b"d");

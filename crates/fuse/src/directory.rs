@@ -45,6 +45,8 @@ pub(crate) struct DirStream {
     parent: u64,
     position: u64,
     page: VecDeque<Entry>,
+    /// Where the listing ends that began at the directory's beginning.
+    until: u64,
     /// Nothing comes after the page.
     is_last: bool,
     with_attrs: bool,
@@ -59,6 +61,7 @@ impl DirStream {
             parent: ino,
             position: 0,
             page: VecDeque::new(),
+            until: 0,
             is_last: false,
             with_attrs: false,
             read: None,
@@ -90,10 +93,12 @@ impl DirStream {
         }
         let asked = coherence.ask();
         let cookie = position.saturating_sub(AFTER_DOTS);
-        let reply = client.read_dir_page(self.ino, cookie, DIRECTORY_PAGE_ENTRIES_MAX, with_attrs)?;
+        let until = if cookie == 0 { 0 } else { self.until };
+        let reply =
+            client.read_dir_page(self.ino, (cookie, until), DIRECTORY_PAGE_ENTRIES_MAX, with_attrs)?;
         self.parent = reply.parent;
         self.page = reply.entries.into();
-        self.is_last = reply.end;
+        (self.until, self.is_last) = (reply.until.0, reply.end);
         self.position = position;
         self.with_attrs = with_attrs;
         self.read = Some((Instant::now(), asked));

@@ -295,6 +295,47 @@ fn listing_while_the_directory_changes() {
 }
 
 #[test]
+fn entries_that_are_renamed_while_they_are_listed_are_met_once() {
+    let mut ns = mem();
+    let root = Caller::root();
+    mkdir(&mut ns, &root, "dir", 0o755).unwrap();
+    let dir = ns.begin().stat(&root, at("dir"), true).unwrap().ino;
+    for file in 0..50 {
+        mkfile(&mut ns, &root, &format!("dir/{file}"), 0o644).unwrap();
+    }
+    mkfile(&mut ns, &root, "outside", 0o644).unwrap();
+    let (mut met, mut after) = (Vec::new(), 0);
+    let until = ns.begin().readdir(&root, dir, 0, 1, 1 << 20, false).unwrap().until;
+    while let Some(entry) = ns.begin().readdir(&root, dir, after, 1, 1 << 20, false).unwrap().entries.first()
+    {
+        let name = String::from_utf8(entry.name.clone()).unwrap();
+        after = entry.cookie;
+        run(&mut ns, |op| {
+            let (from, to) = (format!("dir/{name}"), format!("dir/{name}-moved"));
+            op.rename(&root, now(2), at(&from), at(&to), RenameMode::Replace)
+        })
+        .unwrap();
+        met.push(name);
+        assert!(met.len() <= 50, "{met:?}");
+    }
+    assert_eq!(met, (0..50).map(|file| file.to_string()).collect::<Vec<_>>());
+    // What comes from elsewhere is new.
+    run(&mut ns, |op| op.rename(&root, now(2), at("outside"), at("dir/inside"), RenameMode::Replace))
+        .unwrap();
+    let page = ns.begin().readdir(&root, dir, after, 9, 1 << 20, false).unwrap();
+    assert_eq!(page.entries.len(), 1);
+    assert!(page.entries[0].cookie >= until && page.until > page.entries[0].cookie);
+    // What is replaced is gone, and what takes its name stays where it was.
+    run(&mut ns, |op| op.rename(&root, now(2), at("dir/7-moved"), at("dir/3-moved"), RenameMode::Replace))
+        .unwrap();
+    let page = ns.begin().readdir(&root, dir, 0, 9, 1 << 20, false).unwrap();
+    let names: Vec<_> =
+        page.entries.iter().map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect();
+    assert_eq!(names[..7], ["0", "1", "2", "4", "5", "6", "3"].map(|name| format!("{name}-moved")));
+    sound(&ns);
+}
+
+#[test]
 fn pages_keep_to_their_bytes_but_make_progress() {
     let mut ns = mem();
     for file in 0..10 {

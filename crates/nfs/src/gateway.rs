@@ -306,13 +306,13 @@ impl Gateway {
             }
             Procedure::NFSPROC3_WRITE => Box::pin(self.write(sender, call)).await?,
             Procedure::NFSPROC3_READDIR => {
-                let (dir, cookie, _) = (args::handle(from)?, from.u64()?, from.u64()?);
-                done(&Box::pin(files.readdir(sender, dir, cookie, from.u32()?)).await)
+                let (dir, place) = (args::handle(from)?, (from.u64()?, from.u64()?));
+                done(&Box::pin(files.readdir(sender, dir, place, from.u32()?)).await)
             }
             Procedure::NFSPROC3_READDIRPLUS => {
-                let (dir, cookie, _) = (args::handle(from)?, from.u64()?, from.u64()?);
+                let (dir, place) = (args::handle(from)?, (from.u64()?, from.u64()?));
                 let counts = (from.u32()?, from.u32()?);
-                done(&Box::pin(files.readdirplus(sender, dir, cookie, counts)).await)
+                done(&Box::pin(files.readdirplus(sender, dir, place, counts)).await)
             }
             Procedure::NFSPROC3_FSSTAT => done(&Box::pin(files.fsstat(sender, args::handle(from)?)).await),
             Procedure::NFSPROC3_FSINFO => done(&Box::pin(files.fsinfo(sender, args::handle(from)?)).await),

@@ -137,7 +137,7 @@ pub(crate) fn path_of_directory(mount: &'static Mount, ino: u64, before: &[u8]) 
     let mut path = Vec::new();
     let mut child = ino;
     while child != made.root {
-        let parent = client.read_dir_page(child, 0, 1, false).map_err(gone)?.parent;
+        let parent = client.read_dir_page(child, (0, 0), 1, false).map_err(gone)?.parent;
         let mut entries = client.read_dir(At::ino(parent)).map_err(gone)?.flatten();
         let entry = entries.find(|entry| entry.ino == child).ok_or(Errno(libc::ENOENT))?;
         path = [b"/", &entry.name[..], &path].concat();

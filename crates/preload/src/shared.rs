@@ -20,9 +20,9 @@ use crate::guard::{Errno, Outcome, address, system};
 
 const NAME: &[u8] = b"weft\0";
 const LINK: &[u8] = b"/memfd:weft (deleted)";
-const MAGIC: [u8; 16] = *b"weft descriptor4";
+const MAGIC: [u8; 16] = *b"weft descriptor5";
 const PAGE_BYTES: usize = 16 << 10;
-const TEXT_BYTES: usize = PAGE_BYTES - 80 - size_of::<SharedLocks>();
+const TEXT_BYTES: usize = PAGE_BYTES - 88 - size_of::<SharedLocks>();
 const _: () = assert!(size_of::<Shared>() == PAGE_BYTES, "texts fill the page");
 
 /// The kind of the open file.
@@ -159,6 +159,8 @@ pub(crate) struct Shared {
     magic: [u8; 16],
     /// The position of reads and writes; for a directory, of the next entry.
     pub(crate) position: AtomicU64,
+    /// Of a directory: where the listing ends that began at its beginning.
+    pub(crate) until: AtomicU64,
     /// The flags that `F_GETFL` returns.
     pub(crate) flags: AtomicU32,
     kind: u32,

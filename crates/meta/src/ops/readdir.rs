@@ -2,7 +2,15 @@
 //!
 //! Each entry has a cookie, given out in ascending order and never again. A page says "all with cookies above this
 //! one, so many of them", so entries created or removed while the listing runs neither disturb the others nor make
-//! one appear twice. `.` and `..` are the client's, with cookies below 16, which no entry has.
+//! one appear twice. One that is renamed within its directory keeps its cookie. `.` and `..` are the client's, with
+//! cookies below 16, which no entry has.
+//!
+//! ```text
+//!   first page    16 17 18      until 40: the next entry of any directory gets it
+//!   last page     38 39         what was made meanwhile, from 40 on, is left out
+//! ```
+//!
+//! Otherwise a listing would never end where its reader makes an entry for each one that it sees.
 
 use crate::MetaError;
 use crate::caller::Caller;
@@ -39,6 +47,8 @@ pub struct Page {
     pub eof: bool,
     /// The directory that holds this one, for `..`.
     pub parent: u64,
+    /// No entry has this cookie or a higher one as yet.
+    pub until: u64,
 }
 
 impl<E: Engine> Op<'_, E> {
@@ -72,6 +82,6 @@ impl<E: Engine> Op<'_, E> {
             let attr = if with_attrs { Some(self.getattr(ino)?) } else { None };
             entries.push(DirEntry { name, ino, kind, cookie, attr });
         }
-        Ok(Page { entries, eof, parent: dir.parent })
+        Ok(Page { entries, eof, parent: dir.parent, until: self.ns.next_cookie })
     }
 }

@@ -188,7 +188,8 @@ impl<E: Engine> Op<'_, E> {
             }
         }
         self.move_to_tree(&mut moved, target.dir.tree)?;
-        let cookie = self.take_cookie();
+        // Within a directory it stays where it is in a listing, so that nobody meets it twice.
+        let cookie = if old_dir == new_dir { entry.cookie } else { self.take_cookie() };
         self.put_entry(new_dir, &target.name, Entry { cookie, ..*entry });
         self.count_entry(now, new_dir, 1, moved.is_dir())?;
         if moved.is_dir() {

@@ -7,8 +7,9 @@
 //!            │  .   │  ..  │   a   │   b   │
 //! ```
 //!
-//! They stay valid for ever: a listing is continued behind the name that had the cookie, or had it once. So
-//! the cookie verifier is always the same, and any is accepted.
+//! They stay valid for ever: a listing is continued behind the name that had the cookie, or had it once. The cookie
+//! verifier says where a listing ends: names that are made after its first page have higher cookies, and are left
+//! out. Any is accepted; 0 means as of now.
 
 use nfs3_types::nfs3::{
     Nfs3Option, Nfs3Result, READDIR3res, READDIR3resfail, READDIR3resok, READDIRPLUS3res,
@@ -61,6 +62,8 @@ impl Room {
 struct Listed {
     entries: Vec<Entry>,
     end: bool,
+    /// No entry of the listing has this cookie of the metadata server's, or a higher one.
+    until: u64,
 }
 
 /// Takes entries as long as there is room.
@@ -110,13 +113,20 @@ fn dot(name: &[u8], ino: u64, cookie: u64) -> Entry {
 }
 
 impl Files {
-    async fn list(&self, target: &Target, cookie: u64, room: Room) -> Result<Listed, nfsstat3> {
+    async fn list(
+        &self,
+        target: &Target,
+        (cookie, verifier): (u64, u64),
+        room: Room,
+    ) -> Result<Listed, nfsstat3> {
         let mut packer = Packer::new(room);
         let mut after = cookie.saturating_sub(DOT_DOT);
+        let mut until = if cookie == 0 { 0 } else { verifier };
         loop {
             let wanted = packer.entries_wanted();
-            let page = target.client.start_read_dir_page(target.ino, after, wanted, room.plus);
+            let page = target.client.start_read_dir_page(target.ino, (after, until), wanted, room.plus);
             let page = self.call(page).await.map_err(by_handle)?;
+            until = page.until.0;
             if packer.entries.is_empty() && cookie < DOT_DOT {
                 let root = self.root_of(&target.export).await.map_err(by_name)?;
                 let parent = if target.ino == root { root } else { page.parent };
@@ -124,7 +134,7 @@ impl Files {
                     return Err(nfsstat3::NFS3ERR_TOOSMALL);
                 }
                 if !packer.push(dot(b"..", parent, DOT_DOT)) {
-                    return packed(packer, false);
+                    return packed(packer, false, until);
                 }
             }
             let is_empty = page.entries.is_empty();
@@ -132,66 +142,69 @@ impl Files {
                 after = entry.cookie;
                 entry.cookie += DOT_DOT;
                 if !packer.push(entry) {
-                    return packed(packer, false);
+                    return packed(packer, false, until);
                 }
             }
             if page.end || is_empty {
-                return packed(packer, true);
+                return packed(packer, true, until);
             }
         }
     }
 
-    /// READDIR.
+    /// READDIR. `place` is the cookie and the verifier that the client sends.
     pub(crate) async fn readdir(
         &self,
         sender: &Sender,
         dir: &[u8],
-        cookie: u64,
+        place: (u64, u64),
         count: u32,
     ) -> READDIR3res<'static> {
         let target = self.target(sender, dir);
         let room = Room { all_bytes: count, names_bytes: u32::MAX, plus: false };
         let listed = match &target {
-            Ok(target) => self.list(target, cookie, room).await,
+            Ok(target) => self.list(target, place, room).await,
             Err(status) => Err(*status),
         };
         let dir_attributes = post_op(self.after_on(&target.ok()).await);
         match listed {
-            Ok(Listed { entries, end }) => {
+            Ok(Listed { entries, end, until }) => {
                 let entries = entries.into_iter().map(|entry| entry3 {
                     fileid: entry.ino,
                     name: filename3::from(entry.name),
                     cookie: entry.cookie,
                 });
                 let reply = dirlist3 { entries: List(entries.collect()), eof: end };
-                Nfs3Result::Ok(READDIR3resok { dir_attributes, cookieverf: cookieverf3::default(), reply })
+                Nfs3Result::Ok(READDIR3resok { dir_attributes, cookieverf: verifier(until), reply })
             }
             Err(status) => Nfs3Result::Err((status, READDIR3resfail { dir_attributes })),
         }
     }
 
-    /// READDIRPLUS.
+    /// READDIRPLUS. `place` is as for READDIR.
     pub(crate) async fn readdirplus(
         &self,
         sender: &Sender,
         dir: &[u8],
-        cookie: u64,
+        place: (u64, u64),
         (dircount, maxcount): (u32, u32),
     ) -> READDIRPLUS3res<'static> {
         let target = self.target(sender, dir);
         let room = Room { all_bytes: maxcount, names_bytes: dircount, plus: true };
         let asked = self.known.ask();
         let listed = match &target {
-            Ok(target) => match self.list(target, cookie, room).await {
-                Ok(listed) => self.with_attributes(target, &asked, listed).await,
+            Ok(target) => match self.list(target, place, room).await {
+                Ok(listed) => {
+                    let until = listed.until;
+                    self.with_attributes(target, &asked, listed).await.map(|reply| (reply, until))
+                }
                 Err(status) => Err(status),
             },
             Err(status) => Err(*status),
         };
         let dir_attributes = post_op(self.after_on(&target.ok()).await);
         match listed {
-            Ok(reply) => {
-                let cookieverf = cookieverf3::default();
+            Ok((reply, until)) => {
+                let cookieverf = verifier(until);
                 Nfs3Result::Ok(READDIRPLUS3resok { dir_attributes, cookieverf, reply })
             }
             Err(status) => Nfs3Result::Err((status, READDIRPLUS3resfail { dir_attributes })),
@@ -236,10 +249,14 @@ impl Files {
     }
 }
 
-fn packed(packer: Packer, end: bool) -> Result<Listed, nfsstat3> {
+fn verifier(until: u64) -> cookieverf3 {
+    cookieverf3(until.to_be_bytes())
+}
+
+fn packed(packer: Packer, end: bool, until: u64) -> Result<Listed, nfsstat3> {
     match packer.entries.is_empty() && !end {
         true => Err(nfsstat3::NFS3ERR_TOOSMALL),
-        false => Ok(Listed { entries: packer.entries, end }),
+        false => Ok(Listed { entries: packer.entries, end, until }),
     }
 }
 

@@ -165,16 +165,21 @@ fn stream(fd: c_int, position: u64) -> *mut DIR {
     Box::into_raw(Box::new(stream)).cast()
 }
 
-/// Fetches one page of a directory, from a position on. The first page also has the parent's inode.
+/// Fetches one page of a directory, from a position on. The first page also has the parent's inode, and says where
+/// the listing ends.
 fn page(open: &Use, position: u64, entries_max: u32) -> Outcome<(VecDeque<Entry>, bool, u64)> {
     if open.kind() != Kind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     let made = open.mount.made()?;
     let after = position.saturating_sub(AFTER_DOTS);
+    let until = if after == 0 { 0 } else { open.shared().until.load(Ordering::Acquire) };
     // The permission to list was checked when it was opened.
-    match made.as_root.read_dir_page(open.shared().ino, after, entries_max, false) {
-        Ok(reply) => Ok((reply.entries.into(), reply.end, reply.parent)),
+    match made.as_root.read_dir_page(open.shared().ino, (after, until), entries_max, false) {
+        Ok(reply) => {
+            open.shared().until.store(reply.until.0, Ordering::Release);
+            Ok((reply.entries.into(), reply.end, reply.parent))
+        }
         // It was removed: it is empty.
         Err(error) if error.errno() == libc::ESTALE => Ok((VecDeque::new(), true, open.shared().ino)),
         Err(error) => Err(error.into()),

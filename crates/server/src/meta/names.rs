@@ -92,7 +92,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 entry
             };
             let entries = page.entries.into_iter().map(entry).collect();
-            Ok(ReadDirReply { entries, end: page.eof, parent: page.parent })
+            Ok(ReadDirReply { entries, end: page.eof, parent: page.parent, until: Added(page.until) })
         })
     }
 

@@ -185,6 +185,8 @@ crate::message! {
         pub end: bool,
         /// Inode of the parent directory.
         pub parent: u64,
+        /// Entries that are made from now on have this cookie or a higher one. A listing ends before the one of its first page.
+        pub until: Added<u64>,
     }
 
     /// A place among all names: the one after it is looked at next. Zeros: before all.

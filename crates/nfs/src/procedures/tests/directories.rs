@@ -12,12 +12,14 @@ async fn mkdir(gateway: &Gateway, dir: &[u8], name: &str) -> Vec<u8> {
 
 /// All names, by replies of `count` bytes.
 async fn names(gateway: &Gateway, dir: &[u8], count: u32, plus: bool) -> Vec<(String, u64)> {
-    let (mut found, mut cookie) = (Vec::new(), 0);
+    let (mut found, mut cookie, mut verifier) = (Vec::new(), 0, 0);
     loop {
         let eof;
         let before = found.len();
         if plus {
-            let page = gateway.files.readdirplus(&root(), dir, cookie, (count, count)).await.unwrap();
+            let page =
+                gateway.files.readdirplus(&root(), dir, (cookie, verifier), (count, count)).await.unwrap();
+            verifier = u64::from_be_bytes(page.cookieverf.0);
             assert!(nfs3_types::xdr_codec::Pack::packed_size(&page) <= count as usize);
             eof = page.reply.eof;
             for entry in page.reply.entries.0 {
@@ -31,7 +33,8 @@ async fn names(gateway: &Gateway, dir: &[u8], count: u32, plus: bool) -> Vec<(St
                 found.push((name, entry.fileid));
             }
         } else {
-            let page = gateway.files.readdir(&root(), dir, cookie, count).await.unwrap();
+            let page = gateway.files.readdir(&root(), dir, (cookie, verifier), count).await.unwrap();
+            verifier = u64::from_be_bytes(page.cookieverf.0);
             assert!(nfs3_types::xdr_codec::Pack::packed_size(&page) <= count as usize);
             eof = page.reply.eof;
             for entry in page.reply.entries.0 {
@@ -72,9 +75,9 @@ fn every_name_is_listed_once_whatever_the_size_of_replies() {
             let inos: std::collections::HashSet<u64> = found[2..].iter().map(|(_, ino)| *ino).collect();
             assert_eq!(inos, made);
         }
-        let small = gateway.files.readdir(&root(), &dir, 0, 130).await;
+        let small = gateway.files.readdir(&root(), &dir, (0, 0), 130).await;
         assert_eq!(status(&small), nfsstat3::NFS3ERR_TOOSMALL);
-        let small = gateway.files.readdirplus(&root(), &dir, 2, (4096, 200)).await;
+        let small = gateway.files.readdirplus(&root(), &dir, (2, 0), (4096, 200)).await;
         assert_eq!(status(&small), nfsstat3::NFS3ERR_TOOSMALL);
     });
 }
@@ -87,15 +90,21 @@ fn a_listing_goes_on_while_names_come_and_go() {
         for at in 0..20 {
             mkdir(&gateway, &dir, &format!("d{at}")).await;
         }
-        let page = gateway.files.readdir(&root(), &dir, 0, 400).await.unwrap();
+        let page = gateway.files.readdir(&root(), &dir, (0, 0), 400).await.unwrap();
         let last = page.reply.entries.0.last().unwrap();
         let (name, cookie) = (last.name.0.to_vec(), last.cookie);
         assert!(!page.reply.eof);
-        let before = page.reply.entries.0.len();
+        let (before, verifier) = (page.reply.entries.0.len(), u64::from_be_bytes(page.cookieverf.0));
         gateway.files.rmdir(&root(), Place { dir: &dir, name: &name }).await.unwrap();
         mkdir(&gateway, &dir, "new").await;
-        let page = gateway.files.readdir(&root(), &dir, cookie, 65536).await.unwrap();
-        assert_eq!(before + page.reply.entries.0.len(), 2 + 20 + 1);
+        let page = gateway.files.readdir(&root(), &dir, (cookie, verifier), 65536).await.unwrap();
+        assert_eq!(
+            before + page.reply.entries.0.len(),
+            2 + 20,
+            "what is made after the first page is left out"
+        );
+        let again = gateway.files.readdir(&root(), &dir, (cookie, 0), 65536).await.unwrap();
+        assert_eq!(before + again.reply.entries.0.len(), 2 + 20 + 1, "who sends no verifier begins anew");
     });
 }
 

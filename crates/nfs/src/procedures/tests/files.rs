@@ -282,7 +282,7 @@ fn holes_take_no_space() {
         let used = async || {
             let by_handle = gateway.attr(&file).await.unwrap();
             assert_eq!(gateway.find(&dir, "f").await.unwrap().1.used, by_handle.used, "by its name");
-            let listed = gateway.files.readdirplus(&root(), &dir, 0, (8192, 32768)).await.unwrap();
+            let listed = gateway.files.readdirplus(&root(), &dir, (0, 0), (8192, 32768)).await.unwrap();
             let entry = listed.reply.entries.0.into_iter().find(|entry| entry.name.as_ref() == b"f").unwrap();
             assert_eq!(entry.name_attributes.unwrap().used, by_handle.used, "in a listing");
             (by_handle.size, by_handle.used)
