@@ -93,9 +93,13 @@ fn a_cluster_is_upgraded_server_by_server_under_load_and_back() {
 fn a_program_without_a_common_version_is_refused_in_words() {
     let cluster = Served::start(1);
     let mut raw = Raw::tcp(cluster.address("io0")).expect("it accepts connections");
-    let greeting = HelloRequest { version_min: 7, version_max: 9, ..hello_of(&cluster.key()) };
+    let (version_min, version_max) = (VERSIONS.1 + 1, VERSIONS.1 + 3);
+    let greeting = HelloRequest { version_min, version_max, ..hello_of(&cluster.key()) };
     let reply = raw.ask(&greeting).expect("a refusal");
     assert_eq!(reply.header.status, Status::Version);
     let text = reply.error_text();
-    assert!(text.contains("versions 7 to 9") && text.contains("upgrade"), "{text}");
+    assert!(
+        text.contains(&format!("versions {version_min} to {version_max}")) && text.contains("upgrade"),
+        "{text}"
+    );
 }

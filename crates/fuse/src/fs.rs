@@ -44,7 +44,7 @@ use crate::refills::Refills;
 use crate::unchanged::LastReplies;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
@@ -68,6 +68,9 @@ pub(crate) struct Behaviour {
     pub(crate) identities: Identities,
 }
 
+/// No user has this number.
+const NOBODY: u32 = u32::MAX;
+
 pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) lockers: Lockers,
@@ -78,6 +81,8 @@ pub(crate) struct OpenFile {
     ahead: Option<ReadAhead>,
     /// Whether set-id bits may have to be cleared by a write.
     set_id: AtomicBool,
+    /// The last user who wrote and left one, which is not to be asked for again at each write; [`NOBODY`]: none.
+    left_by: AtomicU32,
     told: Option<ToldSize>,
 }
 

@@ -202,10 +202,11 @@ impl Inode {
         self.kind == Kind::Directory
     }
 
-    /// Takes away set-user-id, and set-group-id where the group may execute: without that the bit means mandatory locking.
-    pub fn drop_set_id(&mut self) {
+    /// Takes away set-user-id; and set-group-id where the group may execute, or whoever is the cause is not `trusted_with_group`,
+    /// that is root or a member: for them the bit without execution means mandatory locking.
+    pub fn drop_set_id(&mut self, trusted_with_group: bool) {
         self.mode &= !SET_UID;
-        if self.mode & 0o010 != 0 {
+        if self.mode & 0o010 != 0 || !trusted_with_group {
             self.mode &= !SET_GID;
         }
     }

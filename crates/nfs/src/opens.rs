@@ -331,9 +331,7 @@ impl Opens {
             true => self.call(target.root().start_getattr(target.ino)).await.map_err(handle)?,
             false => file.attr(),
         };
-        // A set-group-id bit without execution by the group means something else, and stays.
-        let group_bit = if attr.mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-        let cleared = attr.mode & !(libc::S_ISUID | group_bit);
+        let cleared = target.client.caller().mode_after_change(attr.mode, attr.gid);
         if cleared == attr.mode {
             return Ok(());
         }

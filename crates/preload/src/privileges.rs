@@ -29,10 +29,10 @@ const CAPABILITY_NAME: &[u8] = b"security.capability";
 
 /// Records, when a file is opened, what it may lose.
 pub(crate) fn note(open: &Open, attr: &Attr, created: bool) {
-    let state = match without_set_id(attr.mode) == attr.mode {
+    let state = match attr.mode & (libc::S_ISUID | libc::S_ISGID) {
         _ if created => NONE,
-        true => CAPABILITY,
-        false => BOTH,
+        0 => CAPABILITY,
+        _ => BOTH,
     };
     open.shared().privileges.store(state, Ordering::Release);
 }
@@ -58,7 +58,8 @@ pub(crate) fn take_away(open: &Use) -> Outcome<()> {
     if state == FOR_OTHERS && by_root {
         return Ok(());
     }
-    let client = &open.mount.made()?.as_root;
+    let made = open.mount.made()?;
+    let client = &made.as_root;
     let ino = open.shared().ino;
     if state != FOR_OTHERS && client.get_xattr(ino, CAPABILITY_NAME).is_ok() {
         client.remove_xattr(ino, CAPABILITY_NAME)?;
@@ -67,30 +68,12 @@ pub(crate) fn take_away(open: &Use) -> Outcome<()> {
     if state == CAPABILITY {
         return Ok(());
     }
-    let mode = client.getattr(ino)?.mode;
-    let remaining = without_set_id(mode);
-    if remaining != mode && by_root {
+    let attr = client.getattr(ino)?;
+    let remaining = made.client.caller().mode_after_change(attr.mode, attr.gid);
+    if by_root && attr.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
         left.store(FOR_OTHERS, Ordering::Release);
-    } else if remaining != mode {
+    } else if remaining != attr.mode {
         client.setattr(At::ino(ino), false, &SetAttr { mode: Some(remaining), ..SetAttr::default() })?;
     }
     Ok(())
-}
-
-/// A set-group-id bit without group execution means mandatory locking, and stays.
-fn without_set_id(mode: u32) -> u32 {
-    let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-    mode & !(libc::S_ISUID | group_bit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bit_for_mandatory_locking_is_no_set_group_id() {
-        assert_eq!(without_set_id(0o6755), 0o755);
-        assert_eq!(without_set_id(0o6745), 0o2745);
-        assert_eq!(without_set_id(0o1644), 0o1644);
-    }
 }

@@ -30,6 +30,21 @@ pub struct Caller {
     pub groups: Vec<u32>,
 }
 
+impl Caller {
+    /// Whether it is a member of the group.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// The mode of a file after this caller, who is not root, has changed its contents. Set-user-id falls, and so does set-group-id
+    /// where the group may execute, or the caller is not of the file's group: for members, the bit without execution means
+    /// mandatory locking, and stays. (Linux, setattr_should_drop_suidgid.)
+    pub fn mode_after_change(&self, mode: u32, gid: u32) -> u32 {
+        let keeps_group_bit = mode & 0o010 == 0 && self.in_group(gid);
+        mode & !if keeps_group_bit { 0o4000 } else { 0o6000 }
+    }
+}
+
 /// Signed permission to access one file's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
@@ -89,5 +104,17 @@ mod tests {
         assert_ne!(alice.session(&[7; 16]), alice.session(&[8; 16]));
         assert_ne!(alice.session(&[7; 16]), [7; 16], "the id itself is told to nobody");
         assert_ne!(Holder::of_user(0), Holder::SERVERS);
+    }
+
+    #[test]
+    fn set_id_bits_fall_but_the_one_for_mandatory_locking_by_members() {
+        let caller = Caller { uid: 9, gid: 5, groups: vec![6, 7] };
+        for member_of in [5, 7] {
+            assert_eq!(caller.mode_after_change(0o6755, member_of), 0o755);
+            assert_eq!(caller.mode_after_change(0o6745, member_of), 0o2745);
+            assert_eq!(caller.mode_after_change(0o2666, member_of), 0o2666);
+        }
+        assert_eq!(caller.mode_after_change(0o2666, 8), 0o666);
+        assert_eq!(caller.mode_after_change(0o1644, 8), 0o1644);
     }
 }

@@ -1,6 +1,6 @@
 //! Names and attributes.
 
-use super::{NEW_MODE, WeftFs};
+use super::{NEW_MODE, NOBODY, WeftFs};
 use crate::coherence::{Changing, Coherence};
 use crate::outcome::{Changes, Errno, Found, Outcome, SET_ID_BITS, Told};
 use std::cell::Cell;
@@ -92,7 +92,10 @@ impl WeftFs {
         }
         if let Some(mode) = changes.mode {
             let set_id = mode & SET_ID_BITS != 0;
-            self.writers_of(ino).iter().for_each(|writer| writer.set_id.store(set_id, Ordering::Relaxed));
+            for writer in self.writers_of(ino) {
+                writer.left_by.store(NOBODY, Ordering::Relaxed);
+                writer.set_id.store(set_id, Ordering::Relaxed);
+            }
         }
         let identities = self.callers.identities();
         let wanted = SetAttr {

@@ -1,6 +1,6 @@
 //! Open files: what is read and written, and when the servers are told of it.
 
-use super::{EXECUTE_BITS, NEW_MODE, OpenFile, READ_AHEAD_VALID, ToldSize, WeftFs};
+use super::{EXECUTE_BITS, NEW_MODE, NOBODY, OpenFile, READ_AHEAD_VALID, ToldSize, WeftFs};
 use crate::kernel::answer::Answer;
 use crate::locks::Lockers;
 use crate::notify::ALL_BYTES;
@@ -10,7 +10,7 @@ use crate::read_ahead::{ReadAhead, Reader};
 use crate::refills::Refills;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 use weft_client::{At, Client, File, OpenOptions, SetAttr};
 use weft_fuse_wire::WriteManner;
@@ -70,7 +70,7 @@ impl WeftFs {
             return Ok(());
         }
         let open = self.file(opened.handle)?;
-        self.clear_set_id(&open)
+        self.clear_set_id(who, &open)
     }
 
     fn add_file(&self, file: File, flags: i32, told: Option<ToldSize>) -> Opened {
@@ -92,6 +92,7 @@ impl WeftFs {
             writable,
             ahead,
             set_id,
+            left_by: AtomicU32::new(NOBODY),
             told: told.filter(|_| flags & libc::O_DIRECT == 0 && self.behaviour.cache != CacheMode::Never),
         });
         if writable {
@@ -196,7 +197,7 @@ impl WeftFs {
     ) -> Outcome<usize> {
         let open = self.file(handle)?;
         if manner.clear_set_id {
-            self.clear_set_id(&open)?;
+            self.clear_set_id(who, &open)?;
         }
         if !manner.written_back {
             self.refills(open.ino, Refills::writing);
@@ -219,17 +220,18 @@ impl WeftFs {
         self.writers.lock(&ino).get_mut(&ino).map(|writers| note(&mut writers.refills))
     }
 
-    fn clear_set_id(&self, open: &OpenFile) -> Outcome<()> {
-        if !open.set_id.swap(false, Ordering::Relaxed) {
+    fn clear_set_id(&self, who: Process, open: &OpenFile) -> Outcome<()> {
+        let is_left = open.left_by.load(Ordering::Relaxed) == who.uid;
+        if !open.set_id.load(Ordering::Relaxed) || is_left {
             return Ok(());
         }
         let root = self.callers.root();
         let attr = root.getattr(open.ino)?;
-        let mode = attr.mode;
-        // A set-group-id bit without execution by the group means something else (mandatory locking), and stays.
-        let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-        let cleared = mode & !(libc::S_ISUID | group_bit);
-        if cleared != mode {
+        let cleared = self.callers.client(who).caller().mode_after_change(attr.mode, attr.gid);
+        let leaves_some = cleared & SET_ID_BITS != 0;
+        open.set_id.store(leaves_some, Ordering::Relaxed);
+        open.left_by.store(if leaves_some { who.uid } else { NOBODY }, Ordering::Relaxed);
+        if cleared != attr.mode {
             // Not as root, whom the servers may take for nobody.
             let owner = root.with_caller(Caller { uid: attr.uid, gid: attr.gid, groups: Vec::new() });
             owner.setattr(
@@ -329,7 +331,7 @@ impl WeftFs {
 
     /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.
     pub(super) fn changed_by(&self, who: Process, open: &OpenFile) -> Outcome<()> {
-        if self.callers.identities().is_root(who.uid) { Ok(()) } else { self.clear_set_id(open) }
+        if self.callers.identities().is_root(who.uid) { Ok(()) } else { self.clear_set_id(who, open) }
     }
 
     pub(crate) fn sync_names(&self) -> Outcome<()> {

@@ -69,7 +69,9 @@ impl<E: Engine> Op<'_, E> {
         let follow = if follow { Follow::Always } else { Follow::BeforeSlash };
         self.attempt(|op| {
             let mut inode = op.resolve(caller, at, follow)?;
-            change_owner(caller, &mut inode, change)?;
+            if change_owner(caller, &mut inode, change)? {
+                op.drop_capability(&mut inode)?;
+            }
             change_mode(caller, &mut inode, change)?;
             change_times(caller, now, &mut inode, change)?;
             if *change != SetAttr::default() {
@@ -82,22 +84,23 @@ impl<E: Engine> Op<'_, E> {
 }
 
 /// Only root gives files away; the owner may pass them to a group he is in. Set-id bits of anything but a directory
-/// fall, even for root, as on Linux; a mode given in the same call is applied after.
-fn change_owner(caller: &Caller, inode: &mut Inode, change: &SetAttr) -> Result<(), MetaError> {
+/// fall, even for root, as on Linux; a mode given in the same call is applied after. Whether that was asked for.
+fn change_owner(caller: &Caller, inode: &mut Inode, change: &SetAttr) -> Result<bool, MetaError> {
     if change.uid.is_none() && change.gid.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let uid_changes = change.uid.is_some_and(|uid| uid != inode.uid);
     let gid_foreign = change.gid.is_some_and(|gid| gid != inode.gid && !caller.in_group(gid));
     if !caller.is_root() && (!caller.owns(inode) || uid_changes || gid_foreign) {
         return Err(MetaError::NotPermitted);
     }
+    let trusted_with_group = caller.is_root() || caller.in_group(inode.gid);
     inode.uid = change.uid.unwrap_or(inode.uid);
     inode.gid = change.gid.unwrap_or(inode.gid);
     if !inode.is_dir() {
-        inode.drop_set_id();
+        inode.drop_set_id(trusted_with_group);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Who is not in the file's group cannot make it set-group-id.

@@ -132,6 +132,9 @@ impl<E: Engine> Op<'_, E> {
             inode.mtime = mtime;
             inode.ctime = now;
         }
+        if report.mtime.is_some() || report.max_end > 0 {
+            self.drop_capability(inode)?;
+        }
         Ok(())
     }
 
@@ -252,6 +255,7 @@ impl<E: Engine> Op<'_, E> {
                 inode.mtime = mtime.unwrap_or(inode.mtime);
                 inode.dirty_size = false;
                 inode.ever_written = true;
+                op.drop_capability(&mut inode)?;
                 op.put_inode(inode.clone());
             }
             Ok(op.attr_of(&inode))
@@ -299,8 +303,9 @@ impl<E: Engine> Op<'_, E> {
         size: u64,
     ) -> Result<Truncation, MetaError> {
         if !caller.is_root() {
-            inode.drop_set_id();
+            inode.drop_set_id(caller.in_group(inode.gid));
         }
+        self.drop_capability(inode)?;
         if inode.small {
             self.cut_small(inode, size)?;
         }

@@ -153,6 +153,7 @@ impl<E: Engine> Op<'_, E> {
             all.resize(all.len().max(end), 0);
             all[offset as usize..end].copy_from_slice(bytes);
             op.put_bytes(&mut inode, &all);
+            op.drop_capability(&mut inode)?;
             inode.mtime = now;
             inode.ctime = now;
             op.put_inode(inode.clone());

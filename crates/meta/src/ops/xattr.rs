@@ -16,6 +16,8 @@ const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// How many attributes one inode may have.
 const XATTRS_MAX: u32 = 1024;
 const XATTR_VERSION: u8 = 1;
+/// What a program may do beyond its user, as Linux stores it.
+const CAPABILITY_NAME: &[u8] = b"security.capability";
 
 /// Whether an attribute must be new or exist when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -209,7 +211,11 @@ impl<E: Engine> Op<'_, E> {
                 which.of(&inode).ok_or(MetaError::NoXattr)?;
                 return op.set_acl(caller, now, inode, which, None);
             }
-            check_name(caller, &inode, name, true)?;
+            match name == CAPABILITY_NAME {
+                // A kernel takes it away before a write, on behalf of whoever writes; a write alone would do it, too.
+                true => require(caller, &inode, WRITE)?,
+                false => check_name(caller, &inode, name, true)?,
+            }
             let key = keys::xattr(inode.ino, name);
             op.record(&key)?.ok_or(MetaError::NoXattr)?;
             op.delete(key);
@@ -218,6 +224,20 @@ impl<E: Engine> Op<'_, E> {
             op.put_inode(inode);
             Ok(())
         })
+    }
+
+    /// Takes the capabilities of a program away, as a change of its contents or of its owner does by whoever it is. The caller
+    /// stages `inode` afterwards.
+    pub(crate) fn drop_capability(&mut self, inode: &mut Inode) -> Result<(), MetaError> {
+        if inode.xattrs == 0 || inode.kind != Kind::File {
+            return Ok(());
+        }
+        let key = keys::xattr(inode.ino, CAPABILITY_NAME);
+        if self.record(&key)?.is_some() {
+            self.delete(key);
+            inode.xattrs -= 1;
+        }
+        Ok(())
     }
 
     fn set_acl(

@@ -1,0 +1,84 @@
+//! What programs may do beyond their users, set-id bits and capabilities, is taken away by changes of their contents.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use weft_test_needs::skip;
+use weft_tests::{Cluster, expect_success};
+
+/// Prints a line for each change: modes of five files after it, each with `C` where it has capabilities still.
+const CHANGES: &str = r#"
+import ctypes, mmap, os, struct, sys
+
+top, libc = sys.argv[1], ctypes.CDLL(None, use_errno=True)
+CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0)
+# Mode of the file, whose owner and group are 500; user and group of who changes it.
+CASES = [(0o6777, 1000, 1000), (0o2666, 1000, 1000), (0o2666, 1000, 500), (0o4755, 0, 0), (0o6777, 0, 0)]
+
+def fallocate(mode):
+    def change(path):
+        if libc.fallocate(os.open(path, os.O_RDWR), mode, ctypes.c_long(0), ctypes.c_long(4096)):
+            raise OSError(ctypes.get_errno(), "fallocate")
+    return change
+
+def copy(path):
+    assert os.copy_file_range(os.open(top + "/source", os.O_RDONLY), os.open(path, os.O_RDWR), 100, 0, 0) == 100
+
+CHANGES = {
+    "write": lambda path: os.pwrite(os.open(path, os.O_RDWR), b"x", 0),
+    "append": lambda path: os.write(os.open(path, os.O_RDWR | os.O_APPEND), b"x"),
+    "truncate": lambda path: os.truncate(path, 10),
+    "ftruncate": lambda path: os.ftruncate(os.open(path, os.O_RDWR), 10),
+    "the same size": lambda path: os.ftruncate(os.open(path, os.O_RDWR), SIZE),
+    "O_TRUNC": lambda path: os.open(path, os.O_RDWR | os.O_TRUNC),
+    "allocate": fallocate(0), "keep size": fallocate(1), "punch": fallocate(3), "zero": fallocate(16),
+    "copy": copy,
+}
+with open(top + "/source", "wb") as file:
+    file.write(b"y" * 8192)
+os.chmod(top + "/source", 0o644)
+for SIZE in 8192, 300_000:
+    for name, change in CHANGES.items():
+        row = []
+        for mode, uid, gid in CASES:
+            path = top + "/file"
+            with open(path, "wb") as file:
+                file.write(b"z" * SIZE)
+            os.chown(path, 500, 500)
+            os.chmod(path, mode)
+            os.setxattr(path, "security.capability", CAPABILITY)
+            child = os.fork()
+            if child == 0:
+                try:
+                    if uid:
+                        os.setgroups([]); os.setgid(gid); os.setuid(uid)
+                    change(path)
+                    os._exit(0)
+                except OSError as error:
+                    os._exit(error.errno)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            left = "C" if "security.capability" in os.listxattr(path) else ""
+            row.append(f"{os.stat(path).st_mode & 0o7777:o}{left}" + (f" error {status}" if status else ""))
+            os.unlink(path)
+        print(name, row)
+"#;
+
+/// As ext4 has it.
+const AFTERWARDS: &str = "['777', '666', '2666', '4755', '6777']";
+
+#[test]
+fn every_change_of_contents_takes_set_id_bits_and_capabilities_away() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("needs root, which gives capabilities to files");
+        return;
+    }
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount_with(cluster.url(), &["-o", "suid"]);
+    let top = mount.join("top");
+    std::fs::create_dir(&top).unwrap();
+    std::fs::set_permissions(&top, PermissionsExt::from_mode(0o777)).unwrap();
+    let mut python = Command::new("python3");
+    let said = expect_success("python3", &python.args(["-c", CHANGES]).arg(&top).output().unwrap());
+    let wrong: Vec<&str> = said.lines().filter(|line| !line.ends_with(AFTERWARDS)).collect();
+    assert!(wrong.is_empty() && said.lines().count() == 22, "{wrong:#?}");
+}
