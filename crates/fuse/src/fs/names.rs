@@ -16,6 +16,9 @@ impl WeftFs {
     pub(crate) fn lookup(&self, who: Process, parent: u64, name: &OsStr) -> Outcome<Found> {
         let dir = self.ino(parent);
         let asked = self.coherence.ask();
+        if name == "." || name == ".." {
+            return self.lookup_by_handle(who, &asked, parent, name == "..");
+        }
         let nothing = |left: Duration| {
             let most = left.min(self.behaviour.entry_timeout);
             Ok(Found::Nothing { entry_valid: self.coherence.may_cache_name(&asked, dir, most) })
@@ -35,6 +38,19 @@ impl WeftFs {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// An inode that the kernel has the number of, from a handle of open_by_handle_at(2), or a directory's parent: it asks for `.`
+    /// and `..` for that only. It compares the generation.
+    fn lookup_by_handle(&self, who: Process, asked: &Asked, node: u64, above: bool) -> Outcome<Found> {
+        let client = self.callers.client(who);
+        let mut ino = self.ino(node);
+        if above && ino != self.root_ino {
+            // The right to list it is not needed to know where it is.
+            ino = self.callers.root().read_dir_page(ino, (0, 0), 1, false)?.parent;
+        }
+        let attr = self.with_own_changes(&client, asked, client.getattr(ino)?)?;
+        Ok(Found::Inode(self.tell_entry(asked, node, attr)))
     }
 
     /// `attr` as the reply to `asked` had them, or newer ones where this mount has written to the file and not reported it, or

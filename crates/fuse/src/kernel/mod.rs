@@ -50,6 +50,7 @@ const RING_MISSING: &str = "FUSE over io_uring is not to be had: it needs Linux 
 const WISHES: u64 = capability::ASYNC_READ
     | capability::BIG_WRITES
     | capability::ATOMIC_O_TRUNC
+    | capability::EXPORT_SUPPORT
     | capability::AUTO_INVAL_DATA
     | capability::ASYNC_DIO
     | capability::DO_READDIRPLUS
