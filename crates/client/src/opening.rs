@@ -47,7 +47,14 @@ impl Client {
 
     pub(crate) fn open_request(&self, at: &At<'_>, options: &OpenOptions, access: u32) -> OpenRequest {
         let (follow, small) = (options.follow, Added(!options.striped));
-        OpenRequest { caller: self.caller_owned(), at: at.to_wire(), follow, access, small }
+        OpenRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            follow,
+            access,
+            small,
+            execute: Added(options.execute),
+        }
     }
 
     /// The file of a reply to either.

@@ -146,6 +146,7 @@ pub struct OpenOptions {
     pub(crate) sync: bool,
     pub(crate) follow: bool,
     pub(crate) striped: bool,
+    pub(crate) execute: bool,
     pub(crate) mode: u32,
     pub(crate) layout: Option<LayoutWish>,
     pub(crate) access: AccessOptions,
@@ -170,6 +171,7 @@ impl OpenOptions {
             sync: false,
             follow: true,
             striped: false,
+            execute: false,
             mode: 0o666,
             layout: None,
             access: AccessOptions::default(),
@@ -210,6 +212,8 @@ setters! {
     /// Whether the file is striped from the beginning, and not small at first with its bytes at the metadata server: for one that
     /// will be large, or is used by many.
     striped: bool;
+    /// Whether what is there is read to be executed, which takes the permission to execute instead of that to read.
+    execute: bool;
     /// Permission bits of a file that is created, umask applied; 0o666 if nothing is said.
     mode: u32;
     /// How reads and writes of pieces are carried out; [`crate::File::set_access`] changes it.

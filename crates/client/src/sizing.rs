@@ -58,8 +58,14 @@ impl Sizing {
         let capabilities: Vec<Option<Capability>> = inos.iter().map(held).collect();
         for (file, ino) in inos.iter().enumerate().filter(|(file, _)| capabilities[*file].is_none()) {
             let at = At::ino(*ino).to_wire();
-            let request =
-                OpenRequest { caller: caller.clone(), at, follow: false, access: 0, small: Added(true) };
+            let request = OpenRequest {
+                caller: caller.clone(),
+                at,
+                follow: false,
+                access: 0,
+                small: Added(true),
+                execute: Added(false),
+            };
             batch.push(Call::of(inner, inner.meta(), &request, file));
         }
         Sizing { capabilities, parts: Vec::new(), asked: Vec::new(), phase: Phase::Capabilities, patience }

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use weft_meta::{Attr, Caller, Kind, MemEngine, Namespace, SetAttr, SetTime, XattrMode};
+use weft_meta::{Attr, Caller, Kind, MemEngine, Namespace, OpenFlags, SetAttr, SetTime, XattrMode};
 
 const OWNER: u32 = 10;
 const MEMBER: u32 = 11;
@@ -321,4 +321,19 @@ fn a_default_list_takes_the_place_of_the_umask() {
     let names = ns.begin().list_xattrs(&caller(OTHER), at("d/after"), true).unwrap();
     assert_eq!(names, [b"system.posix_acl_access"]);
     assert!(ns.begin().access(&caller(OTHER), at("d/after"), true, 6).is_ok());
+}
+
+#[test]
+fn to_be_executed_a_file_needs_no_permission_to_be_read() {
+    let mut ns = mem();
+    mkfile(&mut ns, &caller(OWNER), "program", 0o751).unwrap();
+    let executed = OpenFlags { execute: true, ..READ };
+    let open = |ns: &mut Namespace<MemEngine>, uid: u32, flags: OpenFlags| {
+        outcome(run(ns, |op| op.open(&caller(uid), S1, at("program"), flags)))
+    };
+    assert_eq!((open(&mut ns, OTHER, executed), open(&mut ns, OTHER, READ)), ("ok", "Access"));
+    setattr(&mut ns, OWNER, "program", mode(0o744)).unwrap();
+    assert_eq!((open(&mut ns, OTHER, executed), open(&mut ns, OTHER, READ)), ("Access", "ok"));
+    setattr(&mut ns, OWNER, "program", mode(0o644)).unwrap();
+    assert_eq!((open(&mut ns, 0, executed), open(&mut ns, 0, READ)), ("Access", "ok"));
 }

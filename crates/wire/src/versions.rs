@@ -10,7 +10,7 @@
 /// | 4 | [`ReadSmall`](crate::Op::ReadSmall) and others: small files, whose bytes lie with the inode |
 /// | 5 | [`Reserve`](crate::Op::Reserve) and others: quotas |
 /// | 6 | [`FindPaths`](crate::Op::FindPaths) |
-/// | 7 | [`ReadDirReply::until`](crate::messages::ReadDirReply::until): where a listing ends |
+/// | 7 | [`ReadDirReply::until`](crate::messages::ReadDirReply::until): where a listing ends; [`OpenRequest::execute`](crate::messages::OpenRequest::execute) |
 pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 8 } else { 7 });
 
 /// The version that two peers use: the newest that both speak, or `None`.

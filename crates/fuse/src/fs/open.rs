@@ -339,6 +339,9 @@ impl WeftFs {
     }
 }
 
+/// The kernel opens the file to execute it (`__FMODE_EXEC`), which takes no permission to read.
+const EXECUTES: i32 = 0x20;
+
 fn open_options(flags: i32) -> OpenOptions {
     let access = flags & libc::O_ACCMODE;
     // Linux lets also a file be truncated that is opened for reading only; it takes the permission to write.
@@ -347,5 +350,6 @@ fn open_options(flags: i32) -> OpenOptions {
         .read(access != libc::O_WRONLY)
         .write(access != libc::O_RDONLY || truncates)
         .truncate(truncates)
+        .execute(flags & EXECUTES != 0)
         .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
 }

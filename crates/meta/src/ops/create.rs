@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::inode::{Attr, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, Timestamp};
 use crate::op::Op;
 use crate::opens::Hold;
-use crate::permission::{READ, WRITE, require, require_change};
+use crate::permission::{EXECUTE, READ, WRITE, require, require_change};
 use crate::walk::{At, End, Follow, TARGET_BYTES_MAX, Walked};
 
 /// How to open a file.
@@ -21,6 +21,8 @@ pub struct OpenFlags {
     pub exclusive: bool,
     /// Fail with `Loop` if the last name is a symbolic link.
     pub no_follow: bool,
+    /// Of what is there: the permission to execute is asked for, instead of that to read.
+    pub execute: bool,
 }
 
 /// What a file is made with if it does not exist.
@@ -143,7 +145,8 @@ impl<E: Engine> Op<'_, E> {
             Kind::Directory if flags.write => return Err(MetaError::IsDirectory),
             _ => {}
         }
-        let mask = if flags.read { READ } else { 0 } | if flags.write { WRITE } else { 0 };
+        let to_read = if flags.execute { EXECUTE } else { READ };
+        let mask = if flags.read { to_read } else { 0 } | if flags.write { WRITE } else { 0 };
         require(caller, &inode, mask)?;
         if inode.kind != Kind::File {
             return Ok(Opened { attr: self.attr_of(&inode), created: false, small_bytes: 0 });

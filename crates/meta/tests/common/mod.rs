@@ -6,7 +6,8 @@ use weft_meta::{
     Opened, ROOT_INO, SessionId, Timestamp,
 };
 
-pub const READ: OpenFlags = OpenFlags { read: true, write: false, exclusive: false, no_follow: false };
+pub const READ: OpenFlags =
+    OpenFlags { read: true, write: false, exclusive: false, no_follow: false, execute: false };
 pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, ..READ };
 pub const S1: SessionId = SessionId([1; 16]);
 pub const S2: SessionId = SessionId([2; 16]);

@@ -58,10 +58,13 @@ pub(super) struct Program {
 pub(super) unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
     let (made, at) = target.at()?;
     made.client.access(at.clone(), true, libc::X_OK as u32)?;
-    let file = made.client.open(at, &OpenOptions::new().read(true)).map_err(|error| match error.errno() {
-        libc::EISDIR => Errno(libc::EACCES),
-        _ => error.into(),
-    })?;
+    let file =
+        made.client.open(at, &OpenOptions::new().read(true).execute(true)).map_err(|error| {
+            match error.errno() {
+                libc::EISDIR => Errno(libc::EACCES),
+                _ => error.into(),
+            }
+        })?;
     // SAFETY: as the caller promises.
     let given = unsafe { list_of(arguments) };
     let mut line = vec![0u8; LINE_BYTES_MAX];

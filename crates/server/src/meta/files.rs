@@ -44,7 +44,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Opens a file.
     pub async fn open(&self, call: &Call, request: OpenRequest) -> Result<Answer, Refusal> {
         let (read, write) = t::access(request.access)?;
-        let flags = OpenFlags { read, write, no_follow: !request.follow, ..OpenFlags::default() };
+        let (no_follow, execute) = (!request.follow, request.execute.0);
+        let flags = OpenFlags { read, write, no_follow, execute, ..OpenFlags::default() };
         let caller = t::caller(request.caller);
         self.change_spread(call, |op, _, effects| {
             let opened = op.open(&caller, call.session, t::at(&request.at), flags)?;

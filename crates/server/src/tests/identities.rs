@@ -29,7 +29,14 @@ fn prove<L: Link>(client: &mut Client<L>, key: &IssuedKey) -> Result<ProveReply,
 }
 
 fn open(path: &str, access: u32) -> OpenRequest {
-    OpenRequest { caller: ROOT, at: at(path), follow: true, access, small: Added(true) }
+    OpenRequest {
+        caller: ROOT,
+        at: at(path),
+        follow: true,
+        access,
+        small: Added(true),
+        execute: Added(false),
+    }
 }
 
 fn set_mode(mode: u32) -> SetAttrRequest {

@@ -119,7 +119,14 @@ fn many_opens_end_together<W: Way>() {
     assert_eq!(sizes, [(10, false), (0, true), (20, false)]);
     // The repetition of a request of before ends no open of after.
     client
-        .call(&OpenRequest { caller: ROOT, at: at("a"), follow: true, access: both, small: Added(true) })
+        .call(&OpenRequest {
+            caller: ROOT,
+            at: at("a"),
+            follow: true,
+            access: both,
+            small: Added(true),
+            execute: Added(false),
+        })
         .unwrap();
     client.call_as(header, &closed([10, 0, 20])).unwrap();
     assert_eq!(client.gauge("open_files"), Some(1));
@@ -293,6 +300,7 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
             access: rights::READ,
             follow: true,
             small: Added(true),
+            execute: Added(false),
         };
         let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);
         if opened.is_ok() {

@@ -44,6 +44,8 @@ crate::message! {
         pub access: u32,
         /// Whether the sender knows of small files. For who does not the file is made striped.
         pub small: Added<bool>,
+        /// To be executed: read with the permission to execute, instead of that to read.
+        pub execute: Added<bool>,
     }
 
     /// An open file.
