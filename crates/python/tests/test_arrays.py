@@ -256,3 +256,9 @@ def test_several_arrays_are_one_operation(weft, top):
             file.write_arrays([second], [(0, [8, 8])])
         with pytest.raises((ValueError, weftfs.WeftError)):
             file.readinto_arrays([np.zeros(5)], [(8, [-1 << 62])])
+
+
+def test_fields_that_are_not_there(weft, top):
+    for dtype in "f8", [("a", "i4")]:
+        with pytest.raises(ValueError, match="no field 'b'"):
+            weftfs.open_array(weft, f"{top}/x", shape=(3,), dtype=dtype, mode="r+")["b"]

@@ -1,5 +1,7 @@
 """Checkpoints, safetensors files and samples, compared with what torch and safetensors make of the same."""
 
+import copy
+import io
 import os
 import pathlib
 import pickle
@@ -179,6 +181,15 @@ class TestSafetensors:
             loaded = file.load()
         assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
 
+    def test_a_file_that_cannot_be_written_leaves_the_one_before(self, weft, top, monkeypatch):
+        weftfs.torch.save_file({"x": torch.ones(3)}, f"{top}/x", fs=weft)
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="on purpose"):
+            patched.setattr(weftfs.File, "write_arrays", lambda *_: (_ for _ in ()).throw(OSError("on purpose")))
+            weftfs.torch.save_file({"x": torch.zeros(3)}, f"{top}/x", fs=weft)
+        assert weftfs.torch.load_file(f"{top}/x", fs=weft)["x"].sum() == 3
+        weftfs.torch.save_file({"x": torch.zeros(3)}, f"{top}/x", fs=weft)
+        assert weft.listdir(top) == ["x"]
+
     def test_one_operation_into_memory_that_is_there(self, weft, top, operations):
         tensors = {f"t{at}": torch.randn(100, 10) for at in range(20)}
         weftfs.torch.save_file(tensors, f"{top}/x", fs=weft)
@@ -272,6 +283,19 @@ def ten_of(batch):
         same.append(batch.as_subclass(_slots.Batch))
         same[-1].slot = batch.slot
     return same
+
+
+def kept(batch):
+    """What is kept of a batch is not a slot: others get that."""
+    same = torch.load(io.BytesIO(pickled(batch)), weights_only=True), pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch), batch.clone()
+    assert all(type(one) is torch.Tensor and torch.equal(one, batch) for one in same)
+    return batch
+
+
+def pickled(batch):
+    saved = io.BytesIO()
+    torch.save(batch, saved)
+    return saved.getvalue()
 
 
 def twice(batch):
@@ -384,6 +408,8 @@ class TestSamples:
             loader = DataLoader(Made(samples, of_batch), None, sampler=[range(at, at + 50) for at in range(0, 1000, 50)], num_workers=2)
             got = torch.cat([part for batch in loader for part in (batch if isinstance(batch, list) else [batch])])
             assert torch.equal(got, there if of_batch is in_parts else there * 2)
+        loader = DataLoader(Made(samples, kept), None, sampler=[range(at, at + 50) for at in range(0, 1000, 50)], num_workers=1)
+        assert torch.equal(torch.cat(list(loader)), there)
         # Batches that get larger.
         loader = DataLoader(Made(samples, None), None, sampler=[range(0, 1 << at) for at in range(9)], num_workers=1)
         assert all(torch.equal(batch, there[: len(batch)]) for batch in loader)

@@ -7,9 +7,16 @@
 Integer and boolean arrays as indices become lists of offsets.
 """
 
-import numpy
+from __future__ import annotations
 
-from ._file import Pending, as_buffer
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy
+from numpy.typing import DTypeLike, NDArray
+
+from ._file import File, Pending, as_buffer
+from ._fs import FileSystem, _LayoutLike, _Path
 
 _DIRECT = frozenset("biufcSU")
 
@@ -20,7 +27,7 @@ class Array:
     Attributes: ``shape`` in elements, ``strides`` in bytes, ``dtype``, ``offset`` of the first element in bytes.
     """
 
-    def __init__(self, file, shape, dtype, strides, offset):
+    def __init__(self, file: File, shape: Sequence[int], dtype: DTypeLike, strides: Sequence[int], offset: int) -> None:
         self.file = file
         self.shape = tuple(int(count) for count in shape)
         self.dtype = numpy.dtype(dtype)
@@ -30,12 +37,12 @@ class Array:
             raise TypeError(f"{self.dtype} has Python objects, which cannot be in a file")
 
     @property
-    def ndim(self):
+    def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Number of elements."""
         count = 1
         for one in self.shape:
@@ -43,11 +50,11 @@ class Array:
         return count
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of all elements."""
         return self.size * self.dtype.itemsize
 
-    def __len__(self):
+    def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of an array without dimensions")
         return self.shape[0]
@@ -55,15 +62,18 @@ class Array:
     def __repr__(self):
         return f"<weftfs.Array {self.file.name!r} shape={self.shape} dtype={self.dtype}>"
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
-    def sub(self, key):
+    def sub(self, key: Any) -> Array:
         """The part ``key`` as an Array of its own; nothing is read. ``key`` is made of integers, slices, ``...`` and None, or is
         the name of a field."""
         if isinstance(key, str):
-            dtype, shift = self.dtype.fields[key][:2]
+            fields = self.dtype.fields
+            if fields is None or key not in fields:
+                raise ValueError(f"no field {key!r} in {self.dtype}")
+            dtype, shift = fields[key][:2]
             return Array(self.file, self.shape, dtype, self.strides, self.offset + shift)
         basic = self._basic(key)
         if basic is None:
@@ -71,7 +81,7 @@ class Array:
         offset, shape, strides = basic
         return Array(self.file, shape, self.dtype, strides, offset)
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             return self.sub(key)[...]
         basic = self._basic(key)
@@ -84,7 +94,7 @@ class Array:
         self._move(False, basic, out)
         return out if basic[1] else out[()]
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(key, str):
             self.sub(key)[...] = value
             return
@@ -105,7 +115,7 @@ class Array:
             offsets = unique
         self._move_offsets(True, offsets, block_bytes, numpy.ascontiguousarray(value))
 
-    def read(self, key=..., out=None):
+    def read(self, key: Any = ..., out: Any = None) -> Any:
         """Reads ``a[key]``, into ``out`` if that is given: any array of that shape and dtype, however it lies in memory."""
         if out is None:
             return self[key]
@@ -122,39 +132,39 @@ class Array:
         self._move(False, basic, view)
         return out
 
-    def start_read(self, key=..., out=None):
+    def start_read(self, key: Any = ..., out: Any = None) -> Pending:
         """Begins to read ``a[key]``: a Pending whose ``wait()`` or ``await`` gives the array. Not for arrays as indices."""
         basic = self._must_be_basic(key)
         out = numpy.empty(basic[1], self.dtype) if out is None else out
         return Pending(self.file._native.start_array(False, *_sides(basic, self.dtype, out)), out)
 
-    def start_write(self, key, value):
+    def start_write(self, key: Any, value: Any) -> Pending:
         """Begins ``a[key] = value``: a Pending. Not for arrays as indices."""
         basic = self._must_be_basic(key)
         value = numpy.broadcast_to(numpy.asarray(as_buffer(value), self.dtype), basic[1])
         return Pending(self.file._native.start_array(True, *_sides(basic, self.dtype, value)))
 
     @property
-    def explain(self):
+    def explain(self) -> Any:
         """``a.explain[key]``: what each server would do to read ``a[key]``, as a list of dictionaries."""
         return _Explain(self)
 
-    def flush(self):
+    def flush(self) -> None:
         """Nothing is kept back: what was written is on the servers. Tells the metadata server the size."""
         self.file._native.flush()
 
-    def sync(self):
+    def sync(self) -> None:
         """Makes what was written durable."""
         self.file.sync()
 
-    def close(self):
+    def close(self) -> None:
         """Closes the file."""
         self.file.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Array:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _must_be_basic(self, key):
@@ -282,7 +292,17 @@ def _strides(shape, itemsize, order):
     return strides[::-1] if order == "C" else strides
 
 
-def open_array(fs, path, shape=None, dtype=float, *, mode="r", order="C", offset=0, layout=None):
+def open_array(
+    fs: FileSystem,
+    path: _Path,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike = float,
+    *,
+    mode: Literal["r", "r+", "w+"] = "r",
+    order: Literal["C", "F"] = "C",
+    offset: int = 0,
+    layout: _LayoutLike | None = None,
+) -> Array:
     """An array in a file: an :class:`Array`.
 
     ``mode`` is r, r+ (both ways; the file is made if it is not there, and extended where it is too short), or w+ (anew). ``shape``
@@ -304,7 +324,7 @@ def open_array(fs, path, shape=None, dtype=float, *, mode="r", order="C", offset
     file_bytes = file.size()
     if shape is None:
         shape = (max(0, file_bytes - offset) // dtype.itemsize,)
-    shape = (int(shape),) if numpy.ndim(shape) == 0 else tuple(int(count) for count in shape)
+    shape = tuple(int(count) for count in numpy.atleast_1d(shape))
     if any(count < 0 for count in shape) or offset < 0:
         raise ValueError(f"shape {shape} and offset {offset} must not be negative")
     strides = _strides(shape, dtype.itemsize, order)
@@ -312,13 +332,13 @@ def open_array(fs, path, shape=None, dtype=float, *, mode="r", order="C", offset
     end = offset + array.nbytes
     if file_bytes < end and mode == "r":
         file.close()
-        raise ValueError(f"{path} has {file_bytes} bytes; an array of {shape} {dtype} from {offset} on ends at {end}")
+        raise ValueError(f"{file.name} has {file_bytes} bytes; an array of {shape} {dtype} from {offset} on ends at {end}")
     if file_bytes < end:
         file.truncate(end)
     return array
 
 
-def open_npy(fs, path, mode="r"):
+def open_npy(fs: FileSystem, path: _Path, mode: Literal["r", "r+"] = "r") -> Array:
     """The array of a .npy file, as an :class:`Array`. ``mode`` is r or r+."""
     file = fs.open_raw(path, "rb" if mode == "r" else "r+b")
     version = numpy.lib.format.read_magic(file)

@@ -137,7 +137,7 @@ class StorageWriter(_Place, storage.StorageWriter, staging.BlockingAsyncStager):
         if not self._overwrite and self._here.exists(self._path):
             raise ExistsError(17, "there is a checkpoint, and overwrite is False", self._path)
         self._here.makedirs(posixpath.dirname(self._path), exist_ok=True)
-        with self._here.open_raw(_temporary(self._path), "wb", layout=self._layout, striped=True) as file:
+        with self._here.open_raw(_safetensors.temporary(self._path), "wb", layout=self._layout, striped=True) as file:
             file.write_at(_safetensors.framed(placed.plan.header({}), placed.data_at), 0)
             file.truncate(placed.data_at + placed.plan.data_bytes)
         return plans
@@ -153,7 +153,7 @@ class StorageWriter(_Place, storage.StorageWriter, staging.BlockingAsyncStager):
 
     def write_data(self, plan, planner):
         """Writes a rank's parts of tensors by one operation, and its objects by another."""
-        with self._here.open_raw(_temporary(self._path), "r+b") as file:
+        with self._here.open_raw(_safetensors.temporary(self._path), "r+b") as file:
             results = _write_tensors(file, plan, planner) + _write_objects(file, plan, planner)
             # Not the coordinator for all: this one knows if a server has lost what was written here.
             if self._sync:
@@ -166,17 +166,13 @@ class StorageWriter(_Place, storage.StorageWriter, staging.BlockingAsyncStager):
         objects = [(result.index.fqn, *result.storage_data) for of_rank in results for result in of_rank if result.storage_data]
         blobs = [(name, offset - placed.data_at, nbytes) for name, offset, nbytes in objects]
         said = {"format": "pt", _OBJECTS: json.dumps([name for name, _, _ in objects]), _PATHS: _paths(metadata.planner_data)}
-        with self._here.open_raw(_temporary(self._path), "r+b") as file:
+        with self._here.open_raw(_safetensors.temporary(self._path), "r+b") as file:
             file.write_at(_safetensors.framed(placed.plan.header(said, blobs), placed.data_at), 0)
             if self._sync:
                 file.sync()
-        self._here.rename(_temporary(self._path), self._path)
+        self._here.rename(_safetensors.temporary(self._path), self._path)
         if self._sync:
             self._here.sync_names()
-
-
-def _temporary(path):
-    return posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.saving")
 
 
 def _paths(planner_data):

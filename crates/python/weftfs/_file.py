@@ -1,9 +1,18 @@
 """Open files, and operations that go on by themselves."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import io
 import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+from . import _weftfs
+
+_Ranges = Iterable[tuple[int, int]]
+_Place = tuple[int, Sequence[int] | None]
 
 
 def as_buffer(memory):
@@ -29,20 +38,20 @@ class Pending:
     memory and RDMA.
     """
 
-    def __init__(self, native, value=None):
+    def __init__(self, native: _weftfs.Pending, value: Any = None) -> None:
         self._native = native
         self._value = value
 
-    def test(self):
+    def test(self) -> bool:
         """Moves it on without waiting; whether it is over."""
         return self._native.test()
 
-    def wait(self):
+    def wait(self) -> Any:
         """Waits for its end. Returns the number of bytes, or for a read of an array the array."""
         moved = self._native.wait()
         return moved if self._value is None else self._value
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, None, Any]:
         if self.test():
             return self.wait()
         waited = asyncio.get_running_loop().run_in_executor(None, self.wait)
@@ -55,7 +64,7 @@ class File(io.RawIOBase):
     Offsets and lengths are in bytes. Any object with the buffer protocol, or ``__dlpack__``, is a buffer.
     """
 
-    def __init__(self, native, mode):
+    def __init__(self, native: _weftfs.File, mode: str) -> None:
         self._native = native
         self._position = 0
         self._mode = mode
@@ -63,38 +72,38 @@ class File(io.RawIOBase):
         self._writes = mode[0] in "wax" or "+" in mode
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Its path."""
         return self._native.path
 
     @property
-    def mode(self):
+    def mode(self) -> str:
         """As it was opened."""
         return self._mode
 
     @property
-    def layout(self):
+    def layout(self) -> tuple[int, int, int]:
         """``(strip_bytes, servers, first_server)``."""
         return self._native.layout
 
-    def readable(self):
+    def readable(self) -> bool:
         return self._reads
 
-    def writable(self):
+    def writable(self) -> bool:
         return self._writes
 
-    def seekable(self):
+    def seekable(self) -> bool:
         return True
 
-    def size(self):
+    def size(self) -> int:
         """Its size now, in bytes, whoever writes to it."""
         return self._native.size()
 
-    def io_stats(self):
+    def io_stats(self) -> dict[str, int]:
         """What its reads and writes took so far: ``requests``, ``request_bytes`` without data, ``moved_bytes``."""
         return self._native.io_stats()
 
-    def seek(self, offset, whence=os.SEEK_SET):
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
         if base is None:
             base = self.size()
@@ -103,22 +112,22 @@ class File(io.RawIOBase):
         self._position = base + offset
         return self._position
 
-    def tell(self):
+    def tell(self) -> int:
         return self._position
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         self._must(self._reads, "reading")
         count = self._native.readinto_at(buffer, self._position)
         self._position += count
         return count
 
-    def readall(self):
+    def readall(self) -> bytes:
         self._must(self._reads, "reading")
         data = self.read_at(self._position, max(0, self.size() - self._position))
         self._position += len(data)
         return data
 
-    def write(self, data):
+    def write(self, data: Any) -> int:
         self._must(self._writes, "writing")
         data = memoryview(as_buffer(data)).cast("B")
         if self._mode[0] == "a":
@@ -133,52 +142,52 @@ class File(io.RawIOBase):
         if not is_so:
             raise io.UnsupportedOperation(f"the file is not open for {what}")
 
-    def truncate(self, size=None):
+    def truncate(self, size: int | None = None) -> int:
         size = self._position if size is None else size
         self._native.truncate(size)
         return size
 
-    def read_at(self, offset, nbytes):
+    def read_at(self, offset: int, nbytes: int) -> bytes:
         """Up to ``nbytes`` bytes from ``offset`` on, as bytes; fewer only at the end of the file."""
         return self._native.read_at(offset, nbytes)
 
-    def readinto_at(self, buffer, offset):
+    def readinto_at(self, buffer: Any, offset: int) -> int:
         """Fills ``buffer`` from ``offset`` on. Returns the number of bytes, fewer only at the end of the file."""
         try:
             return self._native.readinto_at(buffer, offset)
         except TypeError:
             return self._native.readinto_at(of_tensor(buffer), offset)
 
-    def write_at(self, data, offset):
+    def write_at(self, data: Any, offset: int) -> int:
         """Writes all of ``data`` from ``offset`` on."""
         try:
             return self._native.write_at(data, offset)
         except TypeError:
             return self._native.write_at(of_tensor(data), offset)
 
-    def append(self, data):
+    def append(self, data: Any) -> int:
         """Writes ``data`` at the end, and returns where that was. No two appends of anybody get the same place."""
         return self._native.append(as_buffer(data))
 
-    def read_ranges(self, ranges):
+    def read_ranges(self, ranges: _Ranges) -> list[bytes]:
         """Reads ``(offset, nbytes)`` ranges by one operation. Returns a list of bytes, one for each.
 
         What is beyond the end of the file is zeros.
         """
         return self._native.read_ranges(*_columns(ranges))
 
-    def readinto_ranges(self, buffers, ranges):
+    def readinto_ranges(self, buffers: Any, ranges: _Ranges) -> int:
         """Reads ``(offset, nbytes)`` ranges, end to end, into a buffer or a list of buffers, by one operation.
 
         Returns how many of the bytes are below the end of the file; the others are zeros.
         """
         return self._native.move_ranges(False, *_columns(ranges), _buffers(buffers))
 
-    def write_ranges(self, buffers, ranges):
+    def write_ranges(self, buffers: Any, ranges: _Ranges) -> int:
         """Writes a buffer or a list of buffers, end to end, to ``(offset, nbytes)`` ranges, by one operation."""
         return self._native.move_ranges(True, *_columns(ranges), _buffers(buffers))
 
-    def readinto_arrays(self, arrays, places):
+    def readinto_arrays(self, arrays: Sequence[Any], places: Sequence[_Place]) -> int:
         """Reads into several arrays, however they lie in memory, by one operation.
 
         ``places`` has for each ``(offset, strides)`` in bytes: where its first element is in the file, and how far one is from the
@@ -187,50 +196,57 @@ class File(io.RawIOBase):
         """
         return self._native.move_arrays(False, *_places(arrays, places))
 
-    def write_arrays(self, arrays, places):
+    def write_arrays(self, arrays: Sequence[Any], places: Sequence[_Place]) -> int:
         """Writes several arrays by one operation. ``places`` is as for :meth:`readinto_arrays`."""
         return self._native.move_arrays(True, *_places(arrays, places))
 
-    def start_read_arrays(self, arrays, places):
+    def start_read_arrays(self, arrays: Sequence[Any], places: Sequence[_Place]) -> Pending:
         """Begins a ``readinto_arrays``: a Pending."""
         return Pending(self._native.start_arrays(False, *_places(arrays, places)))
 
-    def start_write_arrays(self, arrays, places):
+    def start_write_arrays(self, arrays: Sequence[Any], places: Sequence[_Place]) -> Pending:
         """Begins a ``write_arrays``: a Pending."""
         return Pending(self._native.start_arrays(True, *_places(arrays, places)))
 
-    def start_read(self, buffer, offset):
+    def start_read(self, buffer: Any, offset: int) -> Pending:
         """Begins to fill ``buffer`` from ``offset`` on: a Pending."""
         buffer = as_buffer(buffer)
         return Pending(self._native.start_ranges(False, [offset], [memoryview(buffer).nbytes], buffer))
 
-    def start_write(self, data, offset):
+    def start_write(self, data: Any, offset: int) -> Pending:
         """Begins to write ``data``: a Pending."""
         data = as_buffer(data)
         return Pending(self._native.start_ranges(True, [offset], [memoryview(data).nbytes], data))
 
-    def start_read_ranges(self, buffers, ranges):
+    def start_read_ranges(self, buffers: Any, ranges: _Ranges) -> Pending:
         """Begins a ``readinto_ranges``: a Pending."""
         return Pending(self._native.start_ranges(False, *_columns(ranges), _buffers(buffers)))
 
-    def start_write_ranges(self, buffers, ranges):
+    def start_write_ranges(self, buffers: Any, ranges: _Ranges) -> Pending:
         """Begins a ``write_ranges``: a Pending."""
         return Pending(self._native.start_ranges(True, *_columns(ranges), _buffers(buffers)))
 
-    def allocate(self, offset, nbytes):
+    def allocate(self, offset: int, nbytes: int) -> None:
         """Reserves space."""
         self._native.allocate(offset, nbytes)
 
-    def punch(self, offset, nbytes):
+    def punch(self, offset: int, nbytes: int) -> None:
         """Makes a hole, which is zeros."""
         self._native.punch(offset, nbytes)
 
-    def sync(self):
+    def sync(self) -> None:
         """Makes what was written to the file durable."""
         self._native.sync()
 
     @contextlib.contextmanager
-    def locked(self, *, exclusive=True, nbytes=None, offset=0, wait=True):
+    def locked(
+        self,
+        *,
+        exclusive: bool = True,
+        nbytes: int | None = None,
+        offset: int = 0,
+        wait: bool = True,
+    ) -> Iterator[File]:
         """Holds a lock on the file, or on ``nbytes`` bytes from ``offset`` on, for a ``with`` block.
 
         Raises BlockingIOError if it is not free and ``wait`` is false.
@@ -243,7 +259,7 @@ class File(io.RawIOBase):
         finally:
             self._native.unlock(where)
 
-    def close(self):
+    def close(self) -> None:
         if not self.closed:
             try:
                 super().close()
@@ -254,9 +270,9 @@ class File(io.RawIOBase):
         return f"<weftfs.File {self.name!r} mode={self._mode!r}{' closed' if self.closed else ''}>"
 
 
-def _columns(ranges):
-    ranges = ranges if hasattr(ranges, "__len__") else list(ranges)
-    return [offset for offset, _ in ranges], [nbytes for _, nbytes in ranges]
+def _columns(ranges: _Ranges) -> tuple[list[int], list[int]]:
+    both = ranges if isinstance(ranges, Sequence) else list(ranges)
+    return [offset for offset, _ in both], [nbytes for _, nbytes in both]
 
 
 def _buffers(buffers):

@@ -1,16 +1,24 @@
 """File systems: connections, names and attributes."""
 
+from __future__ import annotations
+
 import io
 import os
 import posixpath
 import stat as _stat
 import urllib.parse
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ._file import File
 from ._weftfs import Client
 from .errors import ExistsError, NotFoundError
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+_LayoutLike = tuple[int, ...]
 
 # What a buffered file reads at least: some hundred microseconds of a network, and not much more than a random access takes.
 BUFFER_BYTES = 128 << 10
@@ -40,29 +48,29 @@ class Stat(NamedTuple):
     layout: Layout | None
 
     @property
-    def st_mtime(self):
+    def st_mtime(self) -> float:
         """Last change of contents, in seconds since 1970."""
         return self.st_mtime_ns / 1e9
 
     @property
-    def st_atime(self):
+    def st_atime(self) -> float:
         """Last access, in seconds since 1970."""
         return self.st_atime_ns / 1e9
 
     @property
-    def st_ctime(self):
+    def st_ctime(self) -> float:
         """Last change of attributes, in seconds since 1970."""
         return self.st_ctime_ns / 1e9
 
-    def is_dir(self):
+    def is_dir(self) -> bool:
         """Whether it is a directory."""
         return _stat.S_ISDIR(self.st_mode)
 
-    def is_file(self):
+    def is_file(self) -> bool:
         """Whether it is a regular file."""
         return _stat.S_ISREG(self.st_mode)
 
-    def is_symlink(self):
+    def is_symlink(self) -> bool:
         """Whether it is a symbolic link."""
         return _stat.S_ISLNK(self.st_mode)
 
@@ -103,7 +111,7 @@ class FileSystem(Client):
     and goes on in forked children. It is pickled as its URL and options.
     """
 
-    def __init__(self, url, **options):
+    def __init__(self, url: str, **options: Any) -> None:
         self._options = options
         self._below = posixpath.join("/", urllib.parse.unquote(urllib.parse.urlsplit(url).path))
 
@@ -113,28 +121,42 @@ class FileSystem(Client):
     def __repr__(self):
         return f"<weftfs.FileSystem {self.url!r}>"
 
-    def _at(self, path):
-        path = os.fspath(path)
-        if isinstance(path, bytes):
-            path = os.fsdecode(path)
-        return path if path.startswith("/") else posixpath.join(self._below, path)
+    def _at(self, path: _Path) -> str:
+        at = os.fsdecode(path)
+        return at if at.startswith("/") else posixpath.join(self._below, at)
 
-    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, **how):
+    def open(
+        self,
+        path: _Path,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        **how: Any,
+    ) -> IO[Any]:
         """Opens a file as Python's ``open`` does; ``buffering=0`` gives a :class:`File`. ``how`` is as for :meth:`open_raw`."""
         is_text = "b" not in mode
         if is_text and buffering == 0:
             raise ValueError("text is always buffered")
-        raw = self.open_raw(path, mode.replace("t", ""), **how)
+        raw: Any = self.open_raw(path, mode.replace("t", ""), **how)
         if buffering == 0:
             return raw
-        size = buffering if buffering > 1 else BUFFER_BYTES
-        if "+" in mode:
-            buffered = io.BufferedRandom(raw, size)
-        else:
-            buffered = (io.BufferedReader if raw.readable() else io.BufferedWriter)(raw, size)
+        kind: Any = io.BufferedRandom
+        if "+" not in mode:
+            kind = io.BufferedReader if raw.readable() else io.BufferedWriter
+        buffered = kind(raw, buffering if buffering > 1 else BUFFER_BYTES)
         return io.TextIOWrapper(buffered, encoding, errors, newline) if is_text else buffered
 
-    def open_raw(self, path, mode="rb", *, layout=None, striped=False, permissions=0o666):
+    def open_raw(
+        self,
+        path: _Path,
+        mode: str = "rb",
+        *,
+        layout: _LayoutLike | None = None,
+        striped: bool = False,
+        permissions: int = 0o666,
+    ) -> File:
         """Opens a :class:`File`, without a buffer.
 
         ``mode`` is one of r, w, a, x, with + for both ways. ``layout`` is ``(strip_bytes, servers, first_server)`` for a new file.
@@ -158,7 +180,7 @@ class FileSystem(Client):
         )
         return File(native, kind + ("+" if both else "") + "b")
 
-    def stat(self, path, *, follow_symlinks=True):
+    def stat(self, path: _Path, *, follow_symlinks: bool = True) -> Stat:
         """Attributes of what has this name: a :class:`Stat`."""
         return _stat_of(self.stat_raw(self._at(path), follow_symlinks))
 
@@ -168,104 +190,104 @@ class FileSystem(Client):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def exists(self, path):
+    def exists(self, path: _Path) -> bool:
         """Whether there is something with this name."""
         return self._find(path) is not None
 
-    def isdir(self, path):
+    def isdir(self, path: _Path) -> bool:
         """Whether it is a directory."""
         found = self._find(path)
         return found is not None and found.is_dir()
 
-    def isfile(self, path):
+    def isfile(self, path: _Path) -> bool:
         """Whether it is a regular file."""
         found = self._find(path)
         return found is not None and found.is_file()
 
-    def scandir(self, path="."):
+    def scandir(self, path: _Path = ".") -> list[DirEntry]:
         """A list of :class:`DirEntry`, in the order of their making; one request for some hundred entries."""
-        path = self._at("" if path == "." else path)
-        entries = ((os.fsdecode(name), raw) for name, raw in self.list_raw(path))
-        return [DirEntry(name, posixpath.join(path, name), _stat_of(raw) if raw else None) for name, raw in entries]
+        at = self._at("" if path == "." else path)
+        entries = ((os.fsdecode(name), raw) for name, raw in self.list_raw(at))
+        return [DirEntry(name, posixpath.join(at, name), _stat_of(raw) if raw else None) for name, raw in entries]
 
-    def listdir(self, path="."):
+    def listdir(self, path: _Path = ".") -> list[str]:
         """Names in a directory."""
         return [entry.name for entry in self.scandir(path)]
 
-    def walk(self, top="."):
+    def walk(self, top: _Path = ".") -> Iterator[tuple[str, list[str], list[str]]]:
         """As os.walk, from the top down: ``(path, names of directories, names of others)``."""
         entries = self.scandir(top)
         directories = [entry for entry in entries if entry.stat and entry.stat.is_dir()]
         others = [entry.name for entry in entries if not (entry.stat and entry.stat.is_dir())]
         names = [entry.name for entry in directories]
-        top = self._at("" if top == "." else top)
-        yield top, names, others
+        at = self._at("" if top == "." else top)
+        yield at, names, others
         for name in names:
-            yield from self.walk(posixpath.join(top, name))
+            yield from self.walk(posixpath.join(at, name))
 
-    def mkdir(self, path, mode=0o777, *, layout=None):
+    def mkdir(self, path: _Path, mode: int = 0o777, *, layout: _LayoutLike | None = None) -> None:
         """Makes a directory. ``layout`` is that of new files in it."""
         self.mkdir_raw(self._at(path), mode, _wish(layout))
 
-    def makedirs(self, path, mode=0o777, exist_ok=False):
+    def makedirs(self, path: _Path, mode: int = 0o777, exist_ok: bool = False) -> None:
         """Makes a directory and those above it."""
-        path = self._at(path)
+        at = self._at(path)
         try:
-            self.mkdir(path, mode)
+            self.mkdir(at, mode)
         except NotFoundError:
-            self.makedirs(posixpath.dirname(path.rstrip("/")), mode, exist_ok=True)
-            self.makedirs(path, mode, exist_ok)
+            self.makedirs(posixpath.dirname(at.rstrip("/")), mode, exist_ok=True)
+            self.makedirs(at, mode, exist_ok)
         except ExistsError:
-            if not exist_ok or not self.isdir(path):
+            if not exist_ok or not self.isdir(at):
                 raise
 
-    def set_layout(self, path, layout):
+    def set_layout(self, path: _Path, layout: _LayoutLike | None) -> None:
         """The layout of new files in a directory, ``(strip_bytes, servers, first_server)``; None: that of the cluster."""
         self.set_layout_raw(self._at(path), _wish(layout))
 
-    def unlink(self, path):
+    def unlink(self, path: _Path) -> None:
         """Removes a file."""
         super().unlink(self._at(path))
 
     remove = unlink
 
-    def rmdir(self, path):
+    def rmdir(self, path: _Path) -> None:
         """Removes a directory with nothing in it."""
         super().rmdir(self._at(path))
 
-    def symlink(self, target, path):
+    def symlink(self, target: _Path, path: _Path) -> None:
         """Makes a symbolic link ``path`` that contains ``target``."""
-        super().symlink(os.fspath(target), self._at(path))
+        super().symlink(os.fsdecode(target), self._at(path))
 
-    def link(self, source, path):
+    def link(self, source: _Path, path: _Path) -> None:
         """Gives a file another name."""
         super().link(self._at(source), self._at(path))
 
-    def readlink(self, path):
+    def readlink(self, path: _Path) -> str:
         """What a symbolic link contains."""
         return super().readlink(self._at(path))
 
-    def truncate(self, path, nbytes):
+    def truncate(self, path: _Path, nbytes: int) -> None:
         """Sets the size of a file."""
         super().truncate(self._at(path), nbytes)
 
-    def getxattr(self, path, name):
+    def getxattr(self, path: _Path, name: str) -> bytes:
         """The value of an extended attribute."""
         return super().getxattr(self._at(path), name)
 
-    def setxattr(self, path, name, value):
+    def setxattr(self, path: _Path, name: str, value: bytes) -> None:
         """Sets an extended attribute."""
         super().setxattr(self._at(path), name, value)
 
-    def removexattr(self, path, name):
+    def removexattr(self, path: _Path, name: str) -> None:
         """Removes an extended attribute."""
         super().removexattr(self._at(path), name)
 
-    def listxattr(self, path):
+    def listxattr(self, path: _Path) -> list[str]:
         """Names of extended attributes."""
         return super().listxattr(self._at(path))
 
-    def rmtree(self, path):
+    def rmtree(self, path: _Path) -> None:
         """Removes a directory and all below it."""
         path = self._at(path)
         for entry in self.scandir(path):
@@ -275,26 +297,26 @@ class FileSystem(Client):
                 self.unlink(entry.path)
         self.rmdir(path)
 
-    def rename(self, source, target, *, replace=True):
+    def rename(self, source: _Path, target: _Path, *, replace: bool = True) -> None:
         """Renames; what has the name ``target`` is replaced, or with ``replace=False`` in the way."""
         self.rename_raw(self._at(source), self._at(target), not replace)
 
     replace = rename
 
-    def chmod(self, path, mode):
+    def chmod(self, path: _Path, mode: int) -> None:
         """Sets permissions."""
         self.set_attributes(self._at(path), mode=mode)
 
-    def chown(self, path, uid, gid):
+    def chown(self, path: _Path, uid: int, gid: int) -> None:
         """Sets owner and group; -1 leaves one."""
         of = lambda number: None if number == -1 else number
         self.set_attributes(self._at(path), uid=of(uid), gid=of(gid))
 
-    def utime(self, path, *, ns):
+    def utime(self, path: _Path, *, ns: tuple[int, int]) -> None:
         """Sets the times ``(atime_ns, mtime_ns)``."""
         self.set_attributes(self._at(path), times_ns=ns)
 
-    def copy(self, source, target):
+    def copy(self, source: _Path, target: _Path) -> None:
         """Copies a file's contents; the servers do it by themselves."""
         with self.open_raw(source) as reads:
             nbytes = reads.size()
@@ -303,21 +325,21 @@ class FileSystem(Client):
                 if writes.size() < nbytes:
                     writes.truncate(nbytes)
 
-    def statfs(self):
+    def statfs(self) -> Space:
         """Space and files of all: a :class:`Space`."""
         return Space(*self.statfs_raw())
 
-    def read_bytes(self, path):
+    def read_bytes(self, path: _Path) -> bytes:
         """All bytes of a file."""
         with self.open_raw(path) as file:
             return file.readall()
 
-    def write_bytes(self, path, data):
+    def write_bytes(self, path: _Path, data: Any) -> None:
         """Makes a file with these bytes, or gives one these."""
         with self.open_raw(path, "wb", striped=memoryview(data).nbytes > 1 << 16) as file:
             file.write(data)
 
-    def empty(self, shape, dtype=float, order="C"):
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float, order: Literal["C", "F"] = "C") -> NDArray[Any]:
         """A NumPy array in memory that servers on this host read and write without a copy. It is zeros."""
         import numpy
 
@@ -326,14 +348,14 @@ class FileSystem(Client):
         count = 1
         for one in shape:
             count *= one
-        memory = self.alloc(max(1, count * dtype.itemsize))
+        memory: Any = self.alloc(max(1, count * dtype.itemsize))
         return numpy.frombuffer(memory, dtype, count).reshape(shape, order=order)
 
 
 _connected: dict[str | None, FileSystem] = {}
 
 
-def locate(path, fs=None):
+def locate(path: str | os.PathLike[str], fs: FileSystem | None = None) -> tuple[FileSystem, str]:
     """``(fs, path)`` of a path, or of a URL ``weft://HOST:PORT/PATH``. Without ``fs`` a path is below ``$WEFT_URL``.
 
     What was connected to once is used again.
@@ -356,7 +378,13 @@ def _again(url, options):
     return FileSystem(url, **options)
 
 
-def connect(url=None, *, transport=None, key_file=None, timeout_ms=None):
+def connect(
+    url: str | None = None,
+    *,
+    transport: str | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+    timeout_ms: int | None = None,
+) -> FileSystem:
     """Connects to a file system: a :class:`FileSystem`.
 
     ``url`` is ``weft://HOST:PORT/PATH``; without it ``$WEFT_URL``. ``transport`` is auto, tcp, shm or rdma. Without ``key_file`` the

@@ -11,6 +11,7 @@ dimension, and its name among the file's metadata.
 import json
 import math
 import os
+import posixpath
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from typing import Any, NamedTuple
 
@@ -265,6 +266,11 @@ def load_file(
         return file.load(into=into, slices=slices, device=device)
 
 
+def temporary(path):
+    """The name of a file until it is whole."""
+    return posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.saving")
+
+
 def save_file(
     tensors: Mapping[str, torch.Tensor],
     path: _Path,
@@ -272,7 +278,8 @@ def save_file(
     fs: FileSystem | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Makes a ``.safetensors`` file of tensors by name. ``metadata`` is text by name."""
+    """Makes a ``.safetensors`` file of tensors by name. ``metadata`` is text by name. One that is there is replaced at once, when the new
+    one is whole."""
     plan = Plan()
     for name, tensor in tensors.items():
         _tensors.must_be_dense(tensor, name)
@@ -281,7 +288,8 @@ def save_file(
     header = plan.header(metadata or {})
     data_at = data_offset(len(header))
     fs, path = locate(path, fs)
-    with fs.open_raw(path, "wb", striped=data_at + plan.data_bytes > 1 << 16) as file:
+    with fs.open_raw(temporary(path), "wb", striped=data_at + plan.data_bytes > 1 << 16) as file:
         pieces = [(torch.frombuffer(bytearray(framed(header, data_at)), dtype=torch.uint8), 0, None)]
         pieces += [(tensor, data_at + plan.offsets[name], None) for name, tensor in tensors.items()]
         _tensors.write(file, pieces)
+    fs.rename(temporary(path), path)

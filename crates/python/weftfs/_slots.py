@@ -12,6 +12,7 @@ PyTorch's own way takes a file of shared memory for each tensor: made, filled wi
 import mmap
 import os
 import weakref
+from multiprocessing.reduction import ForkingPickler
 
 import numpy
 import torch
@@ -58,16 +59,29 @@ class _Ring:
 
 
 class Batch(torch.Tensor):
-    """A tensor in a slot. It is sent to another process as the slot; what is made of it is an ordinary tensor."""
+    """A tensor in a slot. It is sent to another process as the slot; what is made of it is an ordinary tensor, copies too."""
+
+    slot: tuple[tuple[int, int, int], _Ring, int]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol):
-        key, ring, number = self.slot
-        holder = ring.also_held(number)
-        if holder is None:
-            return torch.clone, (self.as_subclass(torch.Tensor),)
-        return _received, (key, ring.slot_bytes, number, holder, tuple(self.shape), self.dtype)
+        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo):
+        return self.as_subclass(torch.Tensor).clone()
+
+
+def _sent(batch):
+    key, ring, number = batch.slot
+    holder = ring.also_held(number)
+    if holder is None:
+        return torch.clone, (batch.as_subclass(torch.Tensor),)
+    return _received, (key, ring.slot_bytes, number, holder, tuple(batch.shape), batch.dtype)
+
+
+# What queues between processes use, and nothing that lasts longer.
+ForkingPickler.register(Batch, _sent)
 
 
 # Of this process, as a worker: (pid, fd, inode) and its ring.
