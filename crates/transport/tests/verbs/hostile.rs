@@ -4,7 +4,7 @@ use weft_transport::*;
 use weft_verbs::Work;
 use weft_wire::messages::{MemoryRun, RemoteKey, RemoteKeys};
 use weft_wire::security::Key;
-use weft_wire::{Header, Op, Status, Wire, flags};
+use weft_wire::{Header, Op, Status, VERSIONS, Wire, flags};
 
 use crate::common::*;
 use crate::raw::{Raw, asking, message};
@@ -40,7 +40,7 @@ fn strangers_are_told_why_and_cost_no_queue_pair() {
     let verbs = Chosen::start();
     for (said, reason) in [
         (asking([1, 1], &Key([9; 32])), 3),
-        (asking([7, 9], &Key([0; 32])), 2),
+        (asking([VERSIONS.1 + 1, VERSIONS.1 + 3], &Key([0; 32])), 2),
         (b"hello".to_vec(), 1),
         (Vec::new(), 1),
     ] {
