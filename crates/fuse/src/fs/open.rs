@@ -222,15 +222,17 @@ impl WeftFs {
 
     fn clear_set_id(&self, who: Process, open: &OpenFile) -> Outcome<()> {
         let is_left = open.left_by.load(Ordering::Relaxed) == who.uid;
-        if !open.set_id.load(Ordering::Relaxed) || is_left {
+        // Off before the mode is looked at: who sets bits meanwhile turns it on again.
+        if is_left || !open.set_id.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         let root = self.callers.root();
         let attr = root.getattr(open.ino)?;
         let cleared = self.callers.client(who).caller().mode_after_change(attr.mode, attr.gid);
-        let leaves_some = cleared & SET_ID_BITS != 0;
-        open.set_id.store(leaves_some, Ordering::Relaxed);
-        open.left_by.store(if leaves_some { who.uid } else { NOBODY }, Ordering::Relaxed);
+        if cleared & SET_ID_BITS != 0 {
+            open.left_by.store(who.uid, Ordering::Relaxed);
+            open.set_id.store(true, Ordering::Relaxed);
+        }
         if cleared != attr.mode {
             // Not as root, whom the servers may take for nobody.
             let owner = root.with_caller(Caller { uid: attr.uid, gid: attr.gid, groups: Vec::new() });
