@@ -139,6 +139,13 @@ pub fn expect_success(what: &str, output: &Output) -> String {
     stdout
 }
 
+/// Runs a script of Python and returns what it printed; panics if it failed.
+#[track_caller]
+pub fn python(script: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) -> String {
+    let output = Command::new("python3").args(["-c", script]).args(arguments).output();
+    expect_success("python3", &output.expect("python3 can be run"))
+}
+
 /// Waits until `condition` holds; says what did not come about otherwise.
 #[track_caller]
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {

@@ -1,9 +1,8 @@
 //! Programs on a mount are executed by whom their modes let, as on a local file system.
 
 use std::path::Path;
-use std::process::Command;
-use weft_test_needs::skip;
-use weft_tests::{Cluster, expect_success, temporary_dir};
+use weft_test_needs::Need;
+use weft_tests::{Cluster, python, temporary_dir};
 
 /// Prints for each mode of a program what becomes of each user who executes it, and who reads it: 0, or an error.
 const EXECUTIONS: &str = r#"
@@ -38,19 +37,14 @@ for owner in (500, 600), (0, 0):
 
 #[test]
 fn the_permission_to_execute_is_enough() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        skip("needs root, who becomes others");
+    if !Need::Root.is_met() {
         return;
     }
     let cluster = Cluster::start(2);
     let (mount, local) = (cluster.mount(), temporary_dir());
     let run = |top: &Path| {
         std::fs::set_permissions(top, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        expect_success(
-            "python3",
-            &Command::new("python3").args(["-c", EXECUTIONS]).arg(top).output().unwrap(),
-        )
+        python(EXECUTIONS, &[top])
     };
     let (on_mount, expected) = (run(mount.path()), run(local.path()));
     let differ: Vec<_> = on_mount.lines().zip(expected.lines()).filter(|(one, other)| one != other).collect();

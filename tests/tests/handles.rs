@@ -1,16 +1,15 @@
 //! Files by handle: name_to_handle_at(2) and open_by_handle_at(2) on a mount, as user-space servers and backup programs use them.
 
 use std::fs;
-use std::process::Command;
-use weft_test_needs::skip;
-use weft_tests::{Cluster, expect_success};
+use weft_test_needs::Need;
+use weft_tests::{Cluster, Mount, python};
 
-/// `make TOP`: makes a tree and prints handles. `use TOP`: opens what it reads.
+/// `make TOP ''`: makes a tree and prints handles. `use TOP HANDLES`: opens them.
 const HANDLES: &str = r#"
 import ctypes, errno, os, struct, sys
 
 libc = ctypes.CDLL(None, use_errno=True)
-what, top = sys.argv[1:]
+what, top, handles = sys.argv[1:]
 
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
@@ -44,7 +43,7 @@ if what == "make":
     print({name: handle_of(f"{top}/{name}") for name in ("a", "a/b", "a/b/file", "a/gone", ".")})
     os.unlink(top + "/a/gone")
 else:
-    handles = eval(sys.stdin.read())
+    handles = eval(handles)
     fd = opened(*handles["a/b/file"], os.O_RDWR)
     assert os.read(fd, 100) == b"of b"
     os.pwrite(fd, b"OF", 0)
@@ -70,19 +69,12 @@ else:
 
 #[test]
 fn handles_hold_when_caches_are_dropped_and_on_another_mount() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        skip("needs root, who may open by handle");
+    if !Need::Root.is_met() {
         return;
     }
     let cluster = Cluster::start(2);
-    let run = |what: &str, top: &weft_tests::Mount, handles: &str| {
-        let mut python = Command::new("python3");
-        python.args(["-c", HANDLES, what]).arg(top.path()).stdin(std::process::Stdio::piped());
-        python.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let mut child = python.spawn().unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), handles.as_bytes()).unwrap();
-        expect_success(what, &child.wait_with_output().unwrap())
+    let run = |what: &str, top: &Mount, handles: &str| {
+        python(HANDLES, &[what.as_ref(), top.path().as_os_str(), handles.as_ref()])
     };
     let first = cluster.mount();
     let handles = run("make", &first, "");

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 use weft_client::Client;
-use weft_tests::{Cluster, asked, expect_success, gauge, wait_until};
+use weft_tests::{Cluster, asked, gauge, python, wait_until};
 use weft_wire::Op;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 
@@ -104,24 +104,10 @@ fn a_listing_ends_though_entries_are_renamed_and_made_on_the_way() {
     let count = COUNT.to_string();
     made("/mounted");
     let mount = cluster.mount();
-    let python = ["-c", RENAMING];
-    let mut command = std::process::Command::new("python3");
-    expect_success(
-        "on the mount",
-        &command.args(python).arg(mount.join("mounted")).arg(&count).output().unwrap(),
-    );
+    python(RENAMING, &[mount.join("mounted").as_os_str(), count.as_ref()]);
     made("/preloaded");
-    cluster.weft(&[
-        "run",
-        "--url",
-        cluster.url(),
-        "--",
-        "python3",
-        python[0],
-        python[1],
-        "/weft/preloaded",
-        &count,
-    ]);
+    let program = ["--", "python3", "-c", RENAMING, "/weft/preloaded", &count];
+    cluster.weft(&[&["run", "--url", cluster.url()], &program[..]].concat());
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! What programs may do beyond their users, set-id bits and capabilities, is taken away by changes of their contents.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
-use weft_test_needs::skip;
-use weft_tests::{Cluster, expect_success};
+use weft_test_needs::Need;
+use weft_tests::{Cluster, python};
 
 /// Prints a line for each change: modes of five files after it, each with `C` where it has capabilities still.
 const CHANGES: &str = r#"
@@ -67,9 +66,7 @@ const AFTERWARDS: &str = "['777', '666', '2666', '4755', '6777']";
 
 #[test]
 fn every_change_of_contents_takes_set_id_bits_and_capabilities_away() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        skip("needs root, which gives capabilities to files");
+    if !Need::Root.is_met() {
         return;
     }
     let cluster = Cluster::start(2);
@@ -77,8 +74,38 @@ fn every_change_of_contents_takes_set_id_bits_and_capabilities_away() {
     let top = mount.join("top");
     std::fs::create_dir(&top).unwrap();
     std::fs::set_permissions(&top, PermissionsExt::from_mode(0o777)).unwrap();
-    let mut python = Command::new("python3");
-    let said = expect_success("python3", &python.args(["-c", CHANGES]).arg(&top).output().unwrap());
+    let said = python(CHANGES, &[&top]);
     let wrong: Vec<&str> = said.lines().filter(|line| !line.ends_with(AFTERWARDS)).collect();
     assert!(wrong.is_empty() && said.lines().count() == 22, "{wrong:#?}");
+}
+
+/// Sets capabilities behind writes, through the file that is open still, and says whether each file has them in the end.
+const SET_LAST: &str = r#"
+import os, struct, sys
+
+CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0)
+for size in 100, 300_000:
+    for times in None, (5, 5):
+        path = sys.argv[1] + "/program"
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o755)
+        os.write(fd, b"x" * size)
+        if times:
+            os.utime(fd, times)
+        os.setxattr(fd, "security.capability", CAPABILITY)
+        os.close(fd)
+        os.close(os.open(path, os.O_RDONLY))
+        print("security.capability" in os.listxattr(path))
+        os.unlink(path)
+"#;
+
+#[test]
+fn capabilities_that_are_set_after_a_write_stay() {
+    if !Need::Root.is_met() {
+        return;
+    }
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount_with(cluster.url(), &["-o", "suid"]);
+    assert_eq!(python(SET_LAST, &[mount.path()]), "True\n".repeat(4));
+    let run = ["run", "--url", cluster.url(), "--", "python3", "-c", SET_LAST, "/weft"];
+    assert_eq!(cluster.weft(&run), "True\n".repeat(4));
 }

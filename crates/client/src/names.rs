@@ -2,10 +2,10 @@
 //! for.
 
 use weft_wire::messages::{
-    AccessRequest, Attr, FileKind, GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest,
-    LookupRequest, MkdirRequest, MknodRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
-    RemoveXattrRequest, RenameRequest, RmdirRequest, SetAttrRequest, SetLayoutRequest, SetXattrRequest,
-    SymlinkRequest, Time, UnlinkRequest, attr_valid,
+    AccessRequest, Attr, CAPABILITY_XATTR, FileKind, GetXattrRequest, InodeRequest, LayoutWish, LinkRequest,
+    ListXattrsRequest, LookupRequest, MkdirRequest, MknodRequest, ReadDirReply, ReadDirRequest,
+    ReadlinkRequest, RemoveXattrRequest, RenameRequest, RmdirRequest, SetAttrRequest, SetLayoutRequest,
+    SetXattrRequest, SymlinkRequest, Time, UnlinkRequest, attr_valid,
 };
 use weft_wire::{Added, Status};
 
@@ -282,6 +282,14 @@ impl Client {
 
     /// Sets an extended attribute; `flags`: 1: it must not be there, 2: it must.
     pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        if name == CAPABILITY_XATTR {
+            // The report of a write takes it away: those before it are reported first.
+            let opens = self.inner.held.of(ino);
+            opens
+                .iter()
+                .try_for_each(|held| held.report_known_to(&self.inner).map(drop))
+                .map_err(|error| error.on(&At::ino(ino)))?;
+        }
         let (name, value) = (name.to_vec(), value.to_vec());
         let request = SetXattrRequest { caller: self.caller_owned(), ino, name, value, flags };
         self.meta(&request).map(drop).map_err(|error| error.on(&At::ino(ino)))

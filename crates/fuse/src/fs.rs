@@ -49,7 +49,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
 use weft_gateway::{Asked, Blocks, Callers, Identities, LEASE, Process, Reports, Sharded};
-use weft_wire::messages::{Attr, FileKind, Time, UMASK_SHIFT};
+use weft_wire::messages::{Attr, CAPABILITY_XATTR, FileKind, Time, UMASK_SHIFT};
 
 /// The kernel's number for the root of a mount; FUSE fixes it.
 pub(crate) const ROOT_NODE: u64 = 1;
@@ -256,7 +256,7 @@ impl WeftFs {
 impl WeftFs {
     pub(crate) fn getxattr(&self, who: Process, node: u64, name: &OsStr) -> Outcome<Vec<u8>> {
         let ino = self.ino(node);
-        if name == "security.capability" && self.is_newborn(ino) {
+        if name.as_bytes() == CAPABILITY_XATTR && self.is_newborn(ino) {
             return Err(Errno(libc::ENODATA));
         }
         Ok(self.callers.client(who).get_xattr(ino, name.as_bytes())?)
@@ -274,6 +274,10 @@ impl WeftFs {
         self.last_replies.forget(ino);
         if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
             note.created = None;
+        }
+        if name.as_bytes() == CAPABILITY_XATTR {
+            // The client would, but nobody who asks for attributes meanwhile would wait for it.
+            self.report_writes(ino)?;
         }
         let set = self.callers.client(who).set_xattr(ino, name.as_bytes(), value, flags as u32);
         self.coherence.directory_changed(ino);

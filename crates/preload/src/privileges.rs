@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 
 use weft_client::{At, SetAttr};
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, CAPABILITY_XATTR};
 
 use crate::guard::Outcome;
 use crate::table::{self, Open, Use};
@@ -24,8 +24,6 @@ const CAPABILITY: u32 = 1;
 const BOTH: u32 = 2;
 /// The file has set-id bits that are cleared when a user other than root writes.
 const FOR_OTHERS: u32 = 3;
-
-const CAPABILITY_NAME: &[u8] = b"security.capability";
 
 /// Records, when a file is opened, what it may lose.
 pub(crate) fn note(open: &Open, attr: &Attr, created: bool) {
@@ -61,8 +59,8 @@ pub(crate) fn take_away(open: &Use) -> Outcome<()> {
     let made = open.mount.made()?;
     let client = &made.as_root;
     let ino = open.shared().ino;
-    if state != FOR_OTHERS && client.get_xattr(ino, CAPABILITY_NAME).is_ok() {
-        client.remove_xattr(ino, CAPABILITY_NAME)?;
+    if state != FOR_OTHERS && client.get_xattr(ino, CAPABILITY_XATTR).is_ok() {
+        client.remove_xattr(ino, CAPABILITY_XATTR)?;
     }
     left.store(NONE, Ordering::Release);
     if state == CAPABILITY {

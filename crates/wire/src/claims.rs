@@ -96,6 +96,7 @@ impl Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     #[test]
     fn an_id_of_a_session_means_another_session_to_every_holder() {
         let (alice, bob) = (Holder::of_key(&[1; 16]), Holder::of_key(&[2; 16]));

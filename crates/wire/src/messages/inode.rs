@@ -11,6 +11,9 @@ use weft_layout::Layout;
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
 
+/// The extended attribute with a program's capabilities, which a change of its contents takes away.
+pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
+
 /// Shift of the umask in the mode of a new file (`umask << UMASK_SHIFT`). Its bits are cleared if the
 /// directory has no default access control list; otherwise that list applies instead.
 pub const UMASK_SHIFT: u32 = 16;
