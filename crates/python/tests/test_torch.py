@@ -198,6 +198,8 @@ class TestSafetensors:
         loaded = weftfs.torch.load_file(f"{top}/x", fs=weft, into=into)
         assert operations == ["write_arrays", "readinto_arrays"]
         assert all(loaded[name] is into[name] and torch.equal(into[name], tensors[name]) for name in tensors)
+        with pytest.raises(IndexError, match="integers and slices"):
+            weftfs.torch.load_file(f"{top}/x", fs=weft, slices={"t3": [1, 2]})
         with pytest.raises(ValueError, match=r"shape \(100, 10\)"):
             weftfs.torch.load_file(f"{top}/x", fs=weft, into={"t3": torch.empty(1000)})
         halves = weftfs.torch.load_file(f"{top}/x", fs=weft, into={"t3": torch.empty(100, 10, dtype=torch.float16)})
@@ -371,6 +373,9 @@ class TestSamples:
             assert len(seen.unique()) == len(seen) == (960 if drop_last else 1000)
             streams[0].set_epoch(1)
             assert not torch.equal(next(iter(streams[0])), got[0][0])
+        for alone in {"rank": 0}, {"ranks": 2}:
+            with pytest.raises(ValueError, match="together"):
+                weftfs.torch.SampleStream(samples, 1, **alone)
         for wrong in {"batch_size": 0}, {"batch_size": 1, "ahead": -1}:
             with pytest.raises(ValueError, match="at least"):
                 weftfs.torch.SampleStream(samples, **wrong)

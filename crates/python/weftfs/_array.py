@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy
 from numpy.typing import DTypeLike, NDArray
 
-from ._file import File, Pending, as_buffer
+from ._file import File, Pending, as_buffer, c_strides
 from ._fs import FileSystem, _LayoutLike, _Path
 
 _DIRECT = frozenset("biufcSU")
@@ -174,52 +174,7 @@ class Array:
         return basic
 
     def _basic(self, key):
-        """Offset, shape and strides of a part; None if ``key`` has arrays."""
-        if type(key) is not tuple:
-            key = (key,)
-        used = 0
-        for one in key:
-            if one is None or one is Ellipsis:
-                continue
-            if type(one) is slice:
-                used += 1
-            elif isinstance(one, (bool, numpy.bool_)) or not hasattr(one, "__index__") or getattr(one, "ndim", 0):
-                return None
-            else:
-                used += 1
-        if used > len(self.shape):
-            raise IndexError(f"too many indices: the array has {len(self.shape)} dimensions, {used} were given")
-        offset, shape, strides, axis = self.offset, [], [], 0
-        seen = False
-        for one in key:
-            if one is None:
-                shape.append(1)
-                strides.append(0)
-            elif one is Ellipsis:
-                if seen:
-                    raise IndexError("an index can have only one '...'")
-                seen = True
-                left = len(self.shape) - used
-                shape.extend(self.shape[axis : axis + left])
-                strides.extend(self.strides[axis : axis + left])
-                axis += left
-            elif type(one) is slice:
-                start, stop, step = one.indices(self.shape[axis])
-                count = len(range(start, stop, step))
-                if count:
-                    offset += start * self.strides[axis]
-                shape.append(count)
-                strides.append(step * self.strides[axis])
-                axis += 1
-            else:
-                index, count = one.__index__(), self.shape[axis]
-                if not -count <= index < count:
-                    raise IndexError(f"index {index} is out of bounds for axis {axis} with size {count}")
-                offset += (index + count if index < 0 else index) * self.strides[axis]
-                axis += 1
-        shape.extend(self.shape[axis:])
-        strides.extend(self.strides[axis:])
-        return offset, shape, strides
+        return basic_part(key, self.offset, self.shape, self.strides)
 
     def _offsets(self, key):
         """Offsets of the elements of ``a[key]`` as NumPy would have them, the shape of what each has, and its bytes."""
@@ -284,12 +239,57 @@ class _Explain:
         )
 
 
+def basic_part(key, offset, of_shape, of_strides):
+    """``(offset, shape, strides)`` of a part of an array that begins at ``offset``; None if ``key`` has arrays."""
+    if type(key) is not tuple:
+        key = (key,)
+    used = 0
+    for one in key:
+        if one is None or one is Ellipsis:
+            continue
+        if type(one) is slice:
+            used += 1
+        elif isinstance(one, (bool, numpy.bool_)) or not hasattr(one, "__index__") or getattr(one, "ndim", 0):
+            return None
+        else:
+            used += 1
+    if used > len(of_shape):
+        raise IndexError(f"too many indices: the array has {len(of_shape)} dimensions, {used} were given")
+    shape, strides, axis = [], [], 0
+    seen = False
+    for one in key:
+        if one is None:
+            shape.append(1)
+            strides.append(0)
+        elif one is Ellipsis:
+            if seen:
+                raise IndexError("an index can have only one '...'")
+            seen = True
+            left = len(of_shape) - used
+            shape.extend(of_shape[axis : axis + left])
+            strides.extend(of_strides[axis : axis + left])
+            axis += left
+        elif type(one) is slice:
+            start, stop, step = one.indices(of_shape[axis])
+            count = len(range(start, stop, step))
+            if count:
+                offset += start * of_strides[axis]
+            shape.append(count)
+            strides.append(step * of_strides[axis])
+            axis += 1
+        else:
+            index, count = one.__index__(), of_shape[axis]
+            if not -count <= index < count:
+                raise IndexError(f"index {index} is out of bounds for axis {axis} with size {count}")
+            offset += (index + count if index < 0 else index) * of_strides[axis]
+            axis += 1
+    shape.extend(of_shape[axis:])
+    strides.extend(of_strides[axis:])
+    return offset, shape, strides
+
+
 def _strides(shape, itemsize, order):
-    strides, stride = [], itemsize
-    for count in reversed(shape) if order == "C" else shape:
-        strides.append(stride)
-        stride *= count
-    return strides[::-1] if order == "C" else strides
+    return c_strides(shape, itemsize) if order == "C" else c_strides(shape[::-1], itemsize)[::-1]
 
 
 def open_array(

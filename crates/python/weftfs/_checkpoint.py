@@ -14,9 +14,9 @@ Steps of a save, with what is durable at the end of each:
     coordinator  writes the header with the objects, syncs, renames the file             the new checkpoint, instead of the old one
 """
 
+import errno
 import io
 import json
-import os
 import posixpath
 import uuid
 
@@ -28,10 +28,8 @@ from torch.futures import Future
 
 from . import _safetensors, _tensors
 from ._file import c_strides
-from ._fs import FileSystem, locate
+from ._fs import FileSystem, _Path, locate
 from .errors import ExistsError
-
-_Path = str | os.PathLike
 
 _FILE_NAME = "model.safetensors"
 _INDEX_NAME = "model.safetensors.index.json"
@@ -46,12 +44,6 @@ def _done(value):
     future = Future()
     future.set_result(value)
     return future
-
-
-def _file_of(checkpoint_id, fs):
-    """``(fs, path of the file)`` of a checkpoint's id: a directory, or a file."""
-    fs, path = locate(checkpoint_id, fs)
-    return fs, path if path.endswith(".safetensors") else posixpath.join(path, _FILE_NAME)
 
 
 class _Place:
@@ -73,10 +65,11 @@ class _Place:
         if checkpoint_id is not None:
             self._id = checkpoint_id
 
-    def _must_have_id(self):
+    def _located(self):
+        """``(fs, path)`` of the checkpoint's id."""
         if self._id is None:
             raise ValueError("where? Give the writer or reader a path, or checkpoint_id=")
-        return self._id
+        return locate(self._id, self._fs)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
@@ -125,7 +118,8 @@ class StorageWriter(_Place, storage.StorageWriter, staging.BlockingAsyncStager):
         """Finds the file system."""
         if not use_collectives:
             raise ValueError("use_collectives=False: a tensor is whole in the file, so ranks have to agree on where it is")
-        self._here, self._path = _file_of(self._must_have_id(), self._fs)
+        self._here, path = self._located()
+        self._path = path if path.endswith(".safetensors") else posixpath.join(path, _FILE_NAME)
 
     def prepare_local_plan(self, plan):
         """As it is."""
@@ -135,7 +129,7 @@ class StorageWriter(_Place, storage.StorageWriter, staging.BlockingAsyncStager):
         """Places all tensors, and makes the file."""
         self._placed = placed = _Placed(self._whole(plans))
         if not self._overwrite and self._here.exists(self._path):
-            raise ExistsError(17, "there is a checkpoint, and overwrite is False", self._path)
+            raise ExistsError(errno.EEXIST, "there is a checkpoint, and overwrite is False", self._path)
         self._here.makedirs(posixpath.dirname(self._path), exist_ok=True)
         with self._here.open_raw(_safetensors.temporary(self._path), "wb", layout=self._layout, striped=True) as file:
             file.write_at(_safetensors.framed(placed.plan.header({}), placed.data_at), 0)
@@ -255,8 +249,9 @@ class StorageReader(_Place, storage.StorageReader):
 
     def read_metadata(self, *args, **kwargs):
         """What is in the checkpoint: all tensors as wholes."""
-        fs, self._where, tensors, paths = self._find(), {}, {}, {}
-        for path in _files_of(fs, locate(self._must_have_id(), fs)[1]):
+        fs, top = self._located()
+        self._where, tensors, paths = {}, {}, {}
+        for path in _files_of(fs, top):
             with fs.open_raw(path) as file:
                 header = _safetensors.read_header(file)
             objects = set(json.loads(header.metadata.get(_OBJECTS, "[]")))
@@ -270,9 +265,6 @@ class StorageReader(_Place, storage.StorageReader):
             storage_data=self._where,
             storage_meta=_metadata.StorageMeta(checkpoint_id=self._id, load_id=self._run_id),
         )
-
-    def _find(self):
-        return locate(self._must_have_id(), self._fs)[0]
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
         """Takes what the metadata says of places."""
@@ -288,7 +280,7 @@ class StorageReader(_Place, storage.StorageReader):
 
     def read_data(self, plan, planner):
         """Reads a rank's parts of tensors by one operation for each file, and its objects by another."""
-        fs, by_file = self._find(), {}
+        fs, by_file = self._located()[0], {}
         for item in plan.items:
             by_file.setdefault(self._where[item.storage_index.fqn][0], []).append(item)
         for path, items in by_file.items():
@@ -332,5 +324,5 @@ def _files_of(fs, path):
         names = sorted(set(json.loads(fs.read_bytes(posixpath.join(path, _INDEX_NAME)))["weight_map"].values()))
     names = [name for name in names if name.endswith(".safetensors")]
     if not names:
-        raise FileNotFoundError(2, "there is no checkpoint: no file ends with .safetensors", path)
+        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint: no file ends with .safetensors", path)
     return [posixpath.join(path, name) for name in names]

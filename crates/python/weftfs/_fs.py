@@ -355,23 +355,22 @@ class FileSystem(Client):
 _connected: dict[str | None, FileSystem] = {}
 
 
-def locate(path: str | os.PathLike[str], fs: FileSystem | None = None) -> tuple[FileSystem, str]:
+def locate(path: _Path, fs: FileSystem | None = None) -> tuple[FileSystem, str]:
     """``(fs, path)`` of a path, or of a URL ``weft://HOST:PORT/PATH``. Without ``fs`` a path is below ``$WEFT_URL``.
 
     What was connected to once is used again.
     """
-    path = os.fspath(path)
-    url = None
-    if path.startswith("weft://"):
-        parts = urllib.parse.urlsplit(path)
+    at, url = os.fsdecode(path), None
+    if at.startswith("weft://"):
+        parts = urllib.parse.urlsplit(at)
         url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, "/", parts.query, ""))
-        path = urllib.parse.unquote(parts.path) or "/"
+        at = urllib.parse.unquote(parts.path) or "/"
     if fs is None:
         url = url or os.environ.get("WEFT_URL")
         fs = _connected.get(url)
         if fs is None:
             fs = _connected[url] = connect(url)
-    return fs, fs._at(path)
+    return fs, fs._at(at)
 
 
 def _again(url, options):

@@ -10,7 +10,6 @@ dimension, and its name among the file's metadata.
 
 import json
 import math
-import os
 import posixpath
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from typing import Any, NamedTuple
@@ -18,10 +17,9 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _tensors
+from ._array import basic_part
 from ._file import c_strides
-from ._fs import FileSystem, locate
-
-_Path = str | os.PathLike
+from ._fs import FileSystem, _Path, locate
 
 DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16, "I32": torch.int32,
@@ -152,24 +150,11 @@ def _parsed(said, other, data_at):
 
 def part_of(entry, key):
     """``(offset, shape, strides)`` of ``entry[key]`` in its file; ``key`` is made of integers, slices and ``...``."""
-    strides = c_strides(entry.shape, entry.dtype.itemsize)
-    key = key if isinstance(key, tuple) else (key,)
-    if ... in key:
-        at = key.index(...)
-        key = key[:at] + (slice(None),) * (len(entry.shape) - len(key) + 1) + key[at + 1 :]
-    if len(key) > len(entry.shape):
-        raise IndexError(f"{len(key)} indices for {len(entry.shape)} dimensions")
-    key += (slice(None),) * (len(entry.shape) - len(key))
-    offset, shape, kept = entry.offset, [], []
-    for index, count, stride in zip(key, entry.shape, strides):
-        if isinstance(index, slice):
-            chosen = range(count)[index]
-            shape.append(len(chosen))
-            kept.append(stride * chosen.step)
-            offset += stride * chosen.start if chosen else 0
-        else:
-            offset += stride * range(count)[index]
-    return offset, tuple(shape), kept
+    part = basic_part(key, entry.offset, entry.shape, c_strides(entry.shape, entry.dtype.itemsize))
+    if part is None:
+        raise IndexError(f"a part is chosen by integers and slices, not by {key!r}")
+    offset, shape, strides = part
+    return offset, tuple(shape), strides
 
 
 class SafeTensors:

@@ -18,9 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate, get_work
 
 from . import _slots
 from ._file import Pending
-from ._fs import FileSystem, locate
-
-_Path = str | os.PathLike
+from ._fs import FileSystem, _Path, locate
 
 
 class _Opened:
@@ -178,6 +176,8 @@ class SampleStream(IterableDataset):
             raise ValueError("batch_size is 1 at least, and ahead not negative")
         self.samples, self.batch_size, self.ahead = samples, batch_size, ahead
         self._shuffle, self._seed, self._drop_last, self._epoch = shuffle, seed, drop_last, 0
+        if (rank is None) != (ranks is None):
+            raise ValueError("rank and ranks are given together, or neither")
         if rank is None:
             # Now, as workers that are started anew know nothing of it.
             are_many = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -235,7 +235,7 @@ class SampleFiles(Dataset):
         transform: Callable[[torch.Tensor], Any] | None = None,
     ) -> None:
         self.transform = transform
-        if isinstance(paths, (str, os.PathLike)):
+        if isinstance(paths, (str, bytes, os.PathLike)):
             self._fs, top = locate(paths, fs)
             entries = sorted((entry.name, entry.path) for entry in self._fs.scandir(top) if entry.stat and entry.stat.is_file())
             paths = [path for _, path in entries]
