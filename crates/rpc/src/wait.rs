@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use weft_transport::Completion;
 
 use crate::fork;
@@ -176,14 +177,17 @@ impl Answer {
     }
 }
 
-/// What a thread sleeps for.
+/// What a thread sleeps for. Up to [`POLLED_INLINE`] descriptors take no allocation.
 pub(crate) struct PollSet {
-    entries: Vec<libc::pollfd>,
+    entries: SmallVec<[libc::pollfd; POLLED_INLINE]>,
 }
+
+/// Lanes that a sleep waits on without an allocation.
+pub(crate) const POLLED_INLINE: usize = 16;
 
 impl PollSet {
     pub(crate) fn new() -> PollSet {
-        PollSet { entries: Vec::with_capacity(8) }
+        PollSet { entries: SmallVec::new() }
     }
 
     pub(crate) fn add(&mut self, fd: RawFd, writable: bool) {
@@ -192,9 +196,9 @@ impl PollSet {
     }
 
     /// The descriptors, with that of `waker`.
-    pub(crate) fn entries(mut self, waker: &Waker) -> Vec<libc::pollfd> {
+    pub(crate) fn entries(mut self, waker: &Waker) -> impl Iterator<Item = libc::pollfd> {
         waker.fd().inspect(|fd| self.add(*fd, false));
-        self.entries
+        self.entries.into_iter()
     }
 
     /// Sleeps until something is there or `timeout_ms` are over. Says whether the entry of `waker` was

@@ -45,6 +45,11 @@ const CORPUS_INPUTS_MAX: usize = 200;
 /// # Panics
 /// If the target panics, or the corpus cannot be read.
 pub fn run(name: &str, right: &[Vec<u8>], target: impl Fn(&[u8])) {
+    run_from(seed(), name, right, target);
+}
+
+/// [`run`], with this seed.
+fn run_from(seed: u64, name: &str, right: &[Vec<u8>], target: impl Fn(&[u8])) {
     let corpus = Corpus::read(name);
     let mut pool: Vec<Vec<u8>> = right.iter().chain(&corpus.inputs).cloned().collect();
     pool.push(Vec::new());
@@ -56,7 +61,7 @@ pub fn run(name: &str, right: &[Vec<u8>], target: impl Fn(&[u8])) {
         std::env::var("WEFT_FUZZ_SECONDS").ok().map(|text| text.parse().expect("a number of seconds"));
     let executions_max = if asked.is_some() { u64::MAX } else { EXECUTIONS_DEFAULT };
     let end = Instant::now() + Duration::from_secs(asked.unwrap_or(SECONDS_DEFAULT));
-    let mut random = Random(seed());
+    let mut random = Random(seed);
     let (mut executions, mut found) = (pool.len() as u64, Vec::new());
     while executions < executions_max && Instant::now() < end {
         for _ in 0..100 {
@@ -73,10 +78,7 @@ pub fn run(name: &str, right: &[Vec<u8>], target: impl Fn(&[u8])) {
         corpus.keep(&found);
     }
     let (kept, new) = (corpus.inputs.len(), found.len());
-    println!(
-        "fuzz {name}: {executions} executions, {kept} inputs kept, {new} reached new code, seed {}",
-        seed()
-    );
+    println!("fuzz {name}: {executions} executions, {kept} inputs kept, {new} reached new code, seed {seed}");
 }
 
 /// Says which input made the target panic.
@@ -141,6 +143,8 @@ mod tests {
     }
 
     /// A length that is not checked, a flag that is not looked at, a cut: what decoders get wrong.
+    ///
+    /// The seed is fixed, for one seed of some thousands misses the rarest of them in so few executions.
     #[test]
     fn faults_are_found_within_a_moment() {
         let trusts_a_length = |bytes: &[u8]| {
@@ -161,7 +165,7 @@ mod tests {
             ("cut", &needs_all),
             ("overflow", &overflows),
         ] {
-            let failed = catch_unwind(AssertUnwindSafe(|| run(name, &right, target)));
+            let failed = catch_unwind(AssertUnwindSafe(|| run_from(1, name, &right, target)));
             assert!(failed.is_err(), "{name}");
         }
     }

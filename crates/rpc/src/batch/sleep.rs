@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::detached::reap_ready;
 use super::requests::Batch;
 use crate::call::{Call, SILENCE_MIN, State};
@@ -11,7 +13,7 @@ use crate::deadline::{self, LOOK_EVERY};
 use crate::lane::Lane;
 use crate::options::Options;
 use crate::rpc::Rpc;
-use crate::wait::{PollSet, Waker};
+use crate::wait::{POLLED_INLINE, PollSet, Waker};
 
 /// A server is not asked sooner whether it lives.
 const PING_AFTER_MIN: Duration = Duration::from_millis(100);
@@ -159,8 +161,8 @@ pub(super) fn sleep_at_most(batches: &[(&Rpc, &mut Batch)], longest: Option<Dura
 }
 
 /// The lanes that they wait on, each once.
-fn lanes_of<'a>(batches: &'a [(&Rpc, &mut Batch)]) -> Vec<&'a Arc<Lane>> {
-    let mut lanes: Vec<&Arc<Lane>> = Vec::with_capacity(8);
+fn lanes_of<'a>(batches: &'a [(&Rpc, &mut Batch)]) -> SmallVec<[&'a Arc<Lane>; POLLED_INLINE]> {
+    let mut lanes: SmallVec<[&Arc<Lane>; POLLED_INLINE]> = SmallVec::new();
     for lane in batches.iter().flat_map(|(_, batch)| batch.lanes_waited_on()) {
         if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
             lanes.push(lane);
