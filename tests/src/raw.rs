@@ -9,7 +9,7 @@ use std::time::Duration;
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{HEADER_BYTES, Header, Kind, Op, Request, Status, VERSIONS, Wire, body};
+use weft_wire::{Added, HEADER_BYTES, Header, Kind, Op, Request, Status, VERSIONS, Wire, body};
 
 /// Longest wait for bytes of a server; a server that should have answered or hung up by then has failed the test.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -237,5 +237,6 @@ pub fn hello() -> HelloRequest {
         process_id: std::process::id(),
         host: "test".into(),
         program: "test".into(),
+        ends_with_connection: Added(false),
     }
 }

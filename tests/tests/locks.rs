@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File, LockKind, LockTarget, LockWait, OpenOptions, Transport};
-use weft_tests::{Cluster, Locker, Mount, Served, gauge, processes_naming, signal, wait_until};
+use weft_tests::{Cluster, Locker, Mount, Served, freeze, gauge, processes_naming, signal, wait_until};
 use weft_wire::Status;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -293,6 +293,31 @@ fn locks_survive_a_killed_metadata_server_for_who_comes_back_and_are_lost_for_wh
     });
     idle.must("write 0 text");
     idle.must("fcntl 0 u 0 0 try");
+}
+
+/// The server is hung when a process ends, and the mount has given its connection up. So the server never hears of the process's
+/// last close, and the mount has the file open for another.
+#[test]
+fn locks_of_a_process_that_ends_while_the_server_is_hung_are_released_afterwards() {
+    let cluster = Served::start(1);
+    let (hung, other) = (cluster.mount_with(&["--retry-timeout-ms", "1000"]), cluster.mount());
+    let (mut ended, mut neighbour) = (locker(&hung, "f"), locker(&hung, "f"));
+    let mut there = locker(&other, "f");
+    ended.must("fcntl 0 w 0 10 try");
+    neighbour.must("fcntl 0 w 20 20 try");
+    neighbour.must("flock 0 x try");
+    let meta = cluster.pid("meta0");
+    freeze(meta);
+    neighbour.must_fail("getlk 0 w 0 10", libc::ETIMEDOUT);
+    ended.kill();
+    neighbour.must_fail("fcntl 0 u 30 10 try", libc::EHOSTDOWN);
+    signal(meta, libc::SIGCONT);
+    wait_until("what the process had is free", PATIENCE, || there.ask("fcntl 0 w 0 10 try") == "ok");
+    // An unlock that was refused left the lock as it was.
+    there.must_fail("fcntl 0 r 39 1 try", libc::EAGAIN);
+    there.must_fail("flock 0 s try", libc::EAGAIN);
+    neighbour.must("fcntl 0 u 30 10 try");
+    there.must("fcntl 0 w 30 10 try");
 }
 
 #[test]

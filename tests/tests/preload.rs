@@ -5,9 +5,10 @@
 //!                   └─► in /weft, by `weft run`   ──► what it printed ─┴─ equal
 //! ```
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use weft_client::{LockKind, LockTarget, LockWait, OpenOptions, Transport};
 use weft_tests::{
     Cluster, Locker, Served, expect_success, gauge, preload_library, signal, temporary_dir, wait_until,
@@ -211,6 +212,56 @@ fn locks_hold_against_the_mount_and_clients_and_go_with_a_killed_process() {
     here.kill();
     assert_eq!(neighbour.answer(), "ok");
     there.must("fcntl 0 w 30 5 wait");
+}
+
+/// How long the metadata server waits whether a client comes back whose connection broke.
+const SESSION_GRACE: Duration = Duration::from_secs(10);
+
+#[test]
+fn locks_of_a_killed_process_are_released_when_its_sockets_are_closed() {
+    let cluster = Cluster::start(1);
+    let mut neighbour = locker(&cluster, "/weft/f");
+    let mut is_released = |what: &str, order: &str| {
+        let killed = Instant::now();
+        wait_until(what, PATIENCE, || neighbour.ask(order) == "ok");
+        assert!(killed.elapsed() < SESSION_GRACE / 2, "{what}: {:?}", killed.elapsed());
+    };
+    for (lock, try_lock) in [("fcntl 0 w 0 10 try", "fcntl 0 w 5 1 try"), ("flock 0 x try", "flock 0 s try")]
+    {
+        let mut here = locker(&cluster, "/weft/f");
+        here.must(lock);
+        here.kill();
+        is_released("the lock of a killed process is released", try_lock);
+    }
+    // A forked child keeps the locks of open files, and not those of the process.
+    let script = r#"if 1:
+        import fcntl, os, signal, sys, time
+        f = open('/weft/f', 'r+')
+        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 40)
+        g = open('/weft/g', 'w')
+        fcntl.flock(g, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        print(child, flush=True)
+        time.sleep(600)
+    "#;
+    let mut parent =
+        run(&cluster, &["python3", "-c", script]).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(parent.stdout.take().expect("a pipe")).read_line(&mut line).expect("it has locked");
+    let child: u32 = line.trim().parse().expect("a process");
+    parent.kill().expect("it can be killed");
+    parent.wait().expect("it can be waited for");
+    is_released("the lock of a killed process with a child is released", "fcntl 0 w 45 1 try");
+    let mut other = locker(&cluster, "/weft/g");
+    other.must_fail("flock 0 x try", libc::EAGAIN);
+    signal(child, libc::SIGKILL);
+    let killed = Instant::now();
+    wait_until("the lock of an open file ends with the last process", PATIENCE, || {
+        other.ask("flock 0 x try") == "ok"
+    });
+    assert!(killed.elapsed() < SESSION_GRACE / 2, "{:?}", killed.elapsed());
 }
 
 #[test]

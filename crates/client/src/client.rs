@@ -275,9 +275,11 @@ impl Client {
     /// Notices whether the connection to the metadata server is lost, if files are locked, and makes it
     /// again, so that the locks hold. Reads and writes of files with locks do that too; a program that holds
     /// locks and does neither for more than a few seconds may call this now and then, for it is given up
-    /// otherwise if the server is started again meanwhile.
+    /// otherwise if the server is started again meanwhile. What was unlocked while the server was away is told to it
+    /// now.
     pub fn keep_locks(&self) -> Result<()> {
-        self.inner.look_after_locks()
+        self.inner.look_after_locks()?;
+        self.inner.settle_locks().map(drop)
     }
 
     /// Waits for changes by others of what this client was told since it watches; for those who cache it. The

@@ -8,7 +8,7 @@ use std::time::Instant;
 use weft_transport::Link;
 use weft_wire::limits::LOCKS_PER_CLAIM_MAX;
 use weft_wire::locks::HeldLocks;
-use weft_wire::messages::{ClaimLocksRequest, FileLock};
+use weft_wire::messages::{ClaimLocksRequest, FileLock, UnlockRequest, UnlockWhat};
 
 use crate::error::Error;
 use crate::fork;
@@ -25,6 +25,7 @@ pub(crate) const LAST_BYTE: u64 = i64::MAX as u64;
 const OPEN_FILE: u64 = 1 << 63;
 
 /// What one owner has of one file.
+#[derive(Default)]
 struct Owned {
     ranges: HeldLocks,
     whole: Option<bool>,
@@ -32,6 +33,65 @@ struct Owned {
     /// The open files that it was locked through.
     through: Vec<Weak<Held>>,
     lost: bool,
+    /// What was given back, as far as the server has not confirmed that: it may still keep others away.
+    owed: HeldLocks,
+    whole_owed: bool,
+}
+
+impl Owned {
+    fn owes(&self) -> bool {
+        !self.owed.is_empty() || self.whole_owed
+    }
+
+    fn is_over(&self) -> bool {
+        self.ranges.is_empty() && self.whole.is_none() && !self.lost && !self.owes()
+    }
+
+    /// What tells the server again of what is owed of `ino` by `owner`.
+    fn requests(&self, ino: u64, owner: u64) -> impl Iterator<Item = UnlockRequest> {
+        let pid = self.pid;
+        let request = move |whole, first, last| UnlockRequest {
+            lock: FileLock { ino, owner, whole, exclusive: false, first, last, pid },
+            what: UnlockWhat::Lock,
+        };
+        let ranges = self.owed.iter().map(move |range| request(false, range.first, range.last));
+        ranges.chain(self.whole_owed.then(|| request(true, 0, LAST_BYTE)))
+    }
+
+    /// The server is told that this is given back, or has confirmed it.
+    fn set_owed(&mut self, given_back: &GivenBack, owed: bool) {
+        let mark = owed.then_some(true);
+        match given_back {
+            GivenBack::Range(first, last) => self.owed.set(*first, *last, mark),
+            GivenBack::Whole => self.whole_owed = owed,
+            GivenBack::All => {
+                self.owed.set(0, LAST_BYTE, mark);
+                self.whole_owed = owed;
+            }
+        }
+    }
+}
+
+/// What an owner gives back of a file.
+#[derive(Clone, Copy)]
+pub(crate) enum GivenBack {
+    /// These bytes.
+    Range(u64, u64),
+    /// The lock on the whole file.
+    Whole,
+    /// Everything.
+    All,
+}
+
+impl GivenBack {
+    /// By this request.
+    pub(crate) fn by(request: &UnlockRequest) -> GivenBack {
+        match (&request.what, request.lock.whole) {
+            (UnlockWhat::Owner, _) => GivenBack::All,
+            (_, true) => GivenBack::Whole,
+            (_, false) => GivenBack::Range(request.lock.first, request.lock.last),
+        }
+    }
 }
 
 /// All locks of this process.
@@ -50,6 +110,8 @@ pub(crate) struct LockBook {
 struct Owners {
     generation: u64,
     by_file: HashMap<(u64, u64), Owned>,
+    /// A thread tells the server again what is owed.
+    settling: bool,
 }
 
 impl LockBook {
@@ -68,7 +130,7 @@ impl LockBook {
         let mut owners = lock(&self.owners);
         let generation = fork::generation();
         if owners.generation != generation {
-            *owners = Owners { generation, by_file: HashMap::new() };
+            *owners = Owners { generation, ..Owners::default() };
         }
         owners
     }
@@ -79,13 +141,8 @@ impl LockBook {
         if exclusive.is_none() && !owners.by_file.contains_key(&key) {
             return;
         }
-        let owned = owners.by_file.entry(key).or_insert_with(|| Owned {
-            ranges: HeldLocks::default(),
-            whole: None,
-            pid: file_lock.pid,
-            through: Vec::new(),
-            lost: false,
-        });
+        let owned =
+            owners.by_file.entry(key).or_insert_with(|| Owned { pid: file_lock.pid, ..Owned::default() });
         match file_lock.whole {
             true => owned.whole = exclusive,
             false => owned.ranges.set(file_lock.first, file_lock.last, exclusive),
@@ -94,18 +151,58 @@ impl LockBook {
         if exclusive.is_some() && !owned.through.iter().any(|through| through.as_ptr() == Arc::as_ptr(held)) {
             owned.through.push(Arc::downgrade(held));
         }
-        if owned.ranges.is_empty() && owned.whole.is_none() && !owned.lost {
+        if owned.is_over() {
             owners.by_file.remove(&key);
         }
     }
 
-    pub(crate) fn has(&self, ino: u64, owner: u64) -> bool {
-        self.shared || self.owners().by_file.contains_key(&(ino, owner))
+    /// Notes what an owner gives back, before the server is told. Until [`LockBook::note_settled`] it is owed.
+    pub(crate) fn note_given_back(&self, request: &UnlockRequest) {
+        let mut owners = self.owners();
+        let key = (request.lock.ino, request.lock.owner);
+        let owned =
+            owners.by_file.entry(key).or_insert_with(|| Owned { pid: request.lock.pid, ..Owned::default() });
+        let given_back = GivenBack::by(request);
+        match given_back {
+            GivenBack::Range(first, last) => owned.ranges.set(first, last, None),
+            GivenBack::Whole => owned.whole = None,
+            GivenBack::All => *owned = Owned { pid: owned.pid, ..Owned::default() },
+        }
+        owned.set_owed(&given_back, true);
     }
 
-    /// Takes all that an owner has of a file out. Says whether there was anything.
-    pub(crate) fn remove(&self, ino: u64, owner: u64) -> bool {
-        self.owners().by_file.remove(&(ino, owner)).is_some()
+    /// The server has confirmed what was given back.
+    pub(crate) fn note_settled(&self, request: &UnlockRequest) {
+        let mut owners = self.owners();
+        let key = (request.lock.ino, request.lock.owner);
+        let Some(owned) = owners.by_file.get_mut(&key) else { return };
+        owned.set_owed(&GivenBack::by(request), false);
+        if owned.is_over() {
+            owners.by_file.remove(&key);
+        }
+    }
+
+    /// What tells the server again of something that this owner gave back of a file, where it may still have that.
+    pub(crate) fn owed_by(&self, ino: u64, owner: u64) -> Option<UnlockRequest> {
+        self.owners().by_file.get(&(ino, owner))?.requests(ino, owner).next()
+    }
+
+    /// What is to be told again, by the caller alone until [`LockBook::end_settling`]. `None`: another thread is at it.
+    pub(crate) fn begin_settling(&self) -> Option<Vec<UnlockRequest>> {
+        let mut owners = self.owners();
+        if std::mem::replace(&mut owners.settling, true) {
+            return None;
+        }
+        Some(owners.by_file.iter().flat_map(|((ino, owner), owned)| owned.requests(*ino, *owner)).collect())
+    }
+
+    pub(crate) fn end_settling(&self) {
+        self.owners().settling = false;
+    }
+
+    /// Whether an owner has, or owes, anything of a file.
+    pub(crate) fn has(&self, ino: u64, owner: u64) -> bool {
+        self.shared || self.owners().by_file.contains_key(&(ino, owner))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -180,5 +277,50 @@ impl<'a> KeptBack<'a> {
 impl Drop for KeptBack<'_> {
     fn drop(&mut self) {
         self.0.kept_back.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(what: UnlockWhat, whole: bool, first: u64, last: u64) -> UnlockRequest {
+        let lock = FileLock { ino: 5, owner: 7, whole, exclusive: false, first, last, pid: 1 };
+        UnlockRequest { lock, what }
+    }
+
+    fn owed(book: &LockBook) -> Vec<(bool, u64, u64)> {
+        let owed = book.begin_settling().expect("nobody settles");
+        book.end_settling();
+        owed.iter().map(|request| (request.lock.whole, request.lock.first, request.lock.last)).collect()
+    }
+
+    #[test]
+    fn what_is_given_back_is_owed_until_the_server_confirms_it() {
+        let book = LockBook::default();
+        let range = request(UnlockWhat::Lock, false, 10, 19);
+        book.note_given_back(&range);
+        book.note_given_back(&request(UnlockWhat::Lock, true, 0, LAST_BYTE));
+        assert_eq!(owed(&book), [(false, 10, 19), (true, 0, LAST_BYTE)]);
+        assert!(book.has(5, 7) && book.owed_by(5, 7).is_some() && book.owed_by(5, 8).is_none());
+        assert!(book.all().is_empty(), "it is not claimed");
+        book.note_settled(&request(UnlockWhat::Lock, false, 0, 14));
+        book.note_settled(&request(UnlockWhat::Lock, true, 0, LAST_BYTE));
+        assert_eq!(owed(&book), [(false, 15, 19)]);
+        book.note_settled(&range);
+        assert!(book.is_empty());
+        book.note_given_back(&request(UnlockWhat::Owner, true, 0, LAST_BYTE));
+        assert_eq!(owed(&book), [(false, 0, LAST_BYTE), (true, 0, LAST_BYTE)]);
+        book.note_settled(&request(UnlockWhat::Owner, true, 0, LAST_BYTE));
+        assert!(book.is_empty());
+    }
+
+    #[test]
+    fn one_thread_at_a_time_settles() {
+        let book = LockBook::default();
+        assert_eq!(book.begin_settling().map(|owed| owed.len()), Some(0));
+        assert!(book.begin_settling().is_none());
+        book.end_settling();
+        assert!(book.begin_settling().is_some());
     }
 }

@@ -1,7 +1,8 @@
 //! Calls about locks that go on while the program does something else: for gateways, which hold locks for many.
 //!
 //! ```text
-//!   start_lock_as(Try)      granted │ refused: another has it │ "waiting": the server has just been started
+//!   start_lock_as(Try)      granted │ refused: another has it │ "waiting": the server has just been started, or this owner's
+//!                                                               last unlock had failed; ask again
 //!   start_lock_as(Queue)    granted │ "waiting": the place in the queue is kept; ask again
 //!   start_lock_as(Hold)     as Queue, and the reply comes when the lock does, or after some seconds
 //! ```
@@ -44,6 +45,15 @@ impl OpenFile {
         PendingCall::begin(&self.inner, &self.caller, Plan::new(request, &self.name, take))
     }
 
+    fn begin_giving_back(&self, request: UnlockRequest) -> PendingCall<()> {
+        let book = self.inner.locks.clone();
+        book.note_given_back(&request);
+        self.begin_about_locks(request.clone(), move |_| {
+            book.note_settled(&request);
+            Ok(())
+        })
+    }
+
     fn failed_about_locks<T>(&self, error: Error) -> PendingCall<T> {
         PendingCall::failed(&self.inner, &self.caller, error.on(&self.name))
     }
@@ -79,9 +89,15 @@ impl File {
             Ok(wanted) => wanted,
             Err(error) => return self.open.failed_about_locks(error),
         };
+        let (book, held) = (self.open.inner.locks.clone(), self.open.held.clone());
+        if let Some(owed) = book.owed_by(wanted.ino, wanted.owner) {
+            return self.open.begin_about_locks(owed.clone(), move |_| {
+                book.note_settled(&owed);
+                Ok(LockState::Waiting)
+            });
+        }
         let hold_ms = if step == LockStep::Hold { self.open.hold_ms() } else { 0 };
         let request = LockRequest { lock: wanted.clone(), wait: step != LockStep::Try, hold_ms };
-        let (book, held) = (self.open.inner.locks.clone(), self.open.held.clone());
         let claims = book.claims();
         self.open.begin_about_locks(request, move |reply| {
             if reply.state != LockState::Granted {
@@ -118,10 +134,7 @@ impl File {
     /// When it is waited for: where the server cannot be reached.
     pub fn start_unlock_as(&self, owner: LockOwner, target: LockTarget) -> PendingCall<()> {
         match self.open.file_lock(owner, target, false) {
-            Ok(lock) => {
-                self.open.inner.locks.note(&lock, &self.open.held, None);
-                self.open.begin_about_locks(UnlockRequest { lock, what: UnlockWhat::Lock }, |_| Ok(()))
-            }
+            Ok(lock) => self.open.begin_giving_back(UnlockRequest { lock, what: UnlockWhat::Lock }),
             Err(error) => self.open.failed_about_locks(error),
         }
     }
@@ -132,10 +145,7 @@ impl File {
     /// When it is waited for: where the server cannot be reached.
     pub fn start_unlock_all_as(&self, owner: LockOwner) -> PendingCall<()> {
         match self.open.file_lock(owner, LockTarget::Whole, false) {
-            Ok(lock) => {
-                self.open.inner.locks.remove(lock.ino, lock.owner);
-                self.open.begin_about_locks(UnlockRequest { lock, what: UnlockWhat::Owner }, |_| Ok(()))
-            }
+            Ok(lock) => self.open.begin_giving_back(UnlockRequest { lock, what: UnlockWhat::Owner }),
             Err(error) => self.open.failed_about_locks(error),
         }
     }
@@ -179,9 +189,14 @@ impl Client {
     /// # Errors
     /// When it is waited for: where the server cannot be reached.
     pub fn start_unlock_owner(&self, ino: u64, owner: u64) -> PendingCall<()> {
-        self.inner.locks.remove(ino, owner);
         let lock = FileLock { ino, owner, whole: true, exclusive: false, first: 0, last: LAST_BYTE, pid: 0 };
         let request = UnlockRequest { lock, what: UnlockWhat::Owner };
-        PendingCall::begin(&self.inner, &self.caller, Plan::new(request, &crate::At::ino(ino), |_| Ok(())))
+        let book = self.inner.locks.clone();
+        book.note_given_back(&request);
+        let plan = Plan::new(request.clone(), &crate::At::ino(ino), move |_| {
+            book.note_settled(&request);
+            Ok(())
+        });
+        PendingCall::begin(&self.inner, &self.caller, plan)
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! The book is what is claimed, so it must never have less than is held. A lock is noted after its grant; if
 //! in between a claim was made, that may have missed it, and the lock is asked for again. What is given back
-//! leaves the book before the server is told.
+//! is claimed no more before the server is told, and is owed until the server has confirmed it: an unlock that
+//! fails, because the server is away or the thread is killed, is repeated ([`Inner::settle_locks`]).
 //!
 //! A reply that is kept back takes a credit of a connection. So only some requests of a process wait like
 //! that; the others ask now and then.
@@ -165,6 +166,12 @@ impl OpenFile {
         let wanted = self.file_lock(owner, target, kind == LockKind::Exclusive)?;
         self.inner.count_covered(&self.held)?;
         let book = &self.inner.locks;
+        // A later repetition of an unlock would take this lock.
+        while book.owed_by(wanted.ino, wanted.owner).is_some() {
+            if !self.inner.settle_locks()? {
+                std::thread::sleep(LOOK);
+            }
+        }
         loop {
             let claims = book.claims();
             if let Err(error) = self.ask_for_lock(&wanted, wait) {
@@ -243,18 +250,15 @@ impl OpenFile {
     }
 
     fn unlock_noted(&self, lock: &FileLock) -> Result<(), Error> {
-        self.inner.locks.note(lock, &self.held, None);
-        let request = UnlockRequest { lock: lock.clone(), what: UnlockWhat::Lock };
-        batch::ask(&self.inner, self.inner.meta(), &request).map(drop)
+        self.inner.give_back(UnlockRequest { lock: lock.clone(), what: UnlockWhat::Lock })
     }
 
     pub(crate) fn unlock_all(&self, owner: LockOwner) -> Result<(), Error> {
         let lock = self.file_lock(owner, LockTarget::Whole, false)?;
-        if !self.inner.locks.remove(lock.ino, lock.owner) && !self.inner.locks.shared {
+        if !self.inner.locks.has(lock.ino, lock.owner) {
             return Ok(());
         }
-        let request = UnlockRequest { lock, what: UnlockWhat::Owner };
-        batch::ask(&self.inner, self.inner.meta(), &request).map(drop)
+        self.inner.give_back(UnlockRequest { lock, what: UnlockWhat::Owner })
     }
 
     pub(crate) fn lock_test(
@@ -288,6 +292,26 @@ impl OpenFile {
 }
 
 impl Inner {
+    /// Gives locks back. Where the server does not confirm it, it is told again by [`Inner::settle_locks`].
+    fn give_back(&self, request: UnlockRequest) -> Result<(), Error> {
+        self.locks.note_given_back(&request);
+        batch::ask(self, self.meta(), &request)?;
+        self.locks.note_settled(&request);
+        Ok(())
+    }
+
+    /// Tells the server again of locks that were given back, and that it may still have. `false`: another thread is at it.
+    pub(crate) fn settle_locks(&self) -> Result<bool, Error> {
+        let Some(owed) = self.locks.begin_settling() else { return Ok(false) };
+        let settled = owed.iter().try_for_each(|request| {
+            batch::ask(self, self.meta(), request)?;
+            self.locks.note_settled(request);
+            Ok(())
+        });
+        self.locks.end_settling();
+        settled.map(|()| true)
+    }
+
     /// Notices whether the connections to the metadata server are lost, and makes one then, on which the
     /// locks are claimed.
     pub(crate) fn look_after_locks(&self) -> Result<(), Error> {

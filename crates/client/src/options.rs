@@ -28,6 +28,9 @@ pub struct ConnectOptions {
     pub caller: Option<Caller>,
     /// This program, for the servers' list of clients. Without it: the name of the executable.
     pub program: Option<String>,
+    /// Over TCP: the session, with its open files and locks, ends as soon as this host closes its last connection, as it
+    /// does when the process is killed. Otherwise the metadata server waits 10 seconds whether the client comes back.
+    pub ends_with_connection: bool,
     /// How long one operation waits in all for servers that do not answer, in milliseconds. A server for
     /// which one has waited so long in vain is dead: what needs it fails at once, until it is back.
     pub retry_timeout_ms: u64,
@@ -52,6 +55,7 @@ impl Default for ConnectOptions {
             background: false,
             caller: None,
             program: None,
+            ends_with_connection: false,
             retry_timeout_ms: 30_000,
             hard: false,
             connect_timeout_ms: 5_000,
@@ -76,7 +80,8 @@ impl ConnectOptions {
 
     /// What servers are shown.
     pub(crate) fn identity(&self, url: &Url) -> Result<Identity, Error> {
-        Ok(Identity::client(self.find_key(url)?.as_ref(), self.program.as_deref()))
+        let identity = Identity::client(self.find_key(url)?.as_ref(), self.program.as_deref());
+        Ok(identity.ending_with_connection(self.ends_with_connection))
     }
 
     pub(crate) fn find_transport(&self, url: &Url) -> Result<Transport, Error> {

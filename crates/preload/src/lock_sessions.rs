@@ -12,9 +12,10 @@
 //!     process C  B's parent ──────┘  joins when B has ended and the page shows a lock (`flock 9` in a shell)
 //! ```
 //!
-//! A session without connections ends after the server's grace of 10 seconds. So the locks of killed
-//! processes are released. The last process that closes an open file, as far as its page shows, releases its
-//! locks at once.
+//! A session ends with its last connection ([`ConnectOptions::ends_with_connection`]). So the locks of killed
+//! processes are released as soon as the kernel has closed their sockets; only where the connection breaks, or
+//! the kernel resets it, the server waits 10 seconds whether the process comes back. The last process that
+//! closes an open file, as far as its page shows, releases its locks itself.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -96,7 +97,11 @@ fn connecting<T>(place: &'static AtomicI32, body: impl FnOnce() -> T) -> T {
 fn join(open: &Use, id: [u8; 16], member: u16) -> Outcome<Client> {
     let map = open.mount.made()?.client.map();
     // One connection is one socket, which forked children can keep.
-    let options = ConnectOptions { transport: Some(Transport::Tcp), ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        transport: Some(Transport::Tcp),
+        ends_with_connection: true,
+        ..ConnectOptions::default()
+    };
     Ok(Client::join_session(open.mount.address(), options, map, id, member)?)
 }
 

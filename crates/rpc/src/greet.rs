@@ -19,7 +19,7 @@ use weft_transport::{Bulk, Completion, Link, LinkError};
 use weft_wire::keys::{IssuedKey, KeyInfo};
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{Header, Op, Request, Status, VERSIONS, body};
+use weft_wire::{Added, Header, Op, Request, Status, VERSIONS, body};
 
 use crate::deadline::{self, LOOK_EVERY};
 use crate::error::{Error, ErrorKind};
@@ -39,6 +39,7 @@ pub struct Identity {
     host: String,
     program: String,
     boot_id: [u8; 16],
+    ends_with_connection: bool,
 }
 
 impl Identity {
@@ -58,7 +59,14 @@ impl Identity {
             host: weft_host::name(),
             program: program.unwrap_or_default(),
             boot_id: weft_host::boot_id(),
+            ends_with_connection: false,
         }
+    }
+
+    /// Whether sessions end with their last connection (over TCP), as soon as the client's host closes it: when the process
+    /// is killed, too. Without that the server waits for a while whether the client comes back.
+    pub fn ending_with_connection(self, ends_with_connection: bool) -> Identity {
+        Identity { ends_with_connection, ..self }
     }
 
     /// A server of the cluster, which has one of these keys of servers. `knock` is needed for RDMA.
@@ -71,6 +79,7 @@ impl Identity {
             host: weft_host::name(),
             program: program.to_string(),
             boot_id: weft_host::boot_id(),
+            ends_with_connection: false,
         }
     }
 
@@ -100,6 +109,7 @@ impl Identity {
             process_id: std::process::id(),
             host: self.host.clone(),
             program: self.program.clone(),
+            ends_with_connection: Added(self.ends_with_connection),
         })
     }
 

@@ -313,7 +313,9 @@ impl Lane {
     /// The link is dropped before anybody is notified, for until then the server may use the requests' memory.
     fn fail(&self, state: &mut LaneState, cause: &str) -> LaneFailure {
         self.dead.store(true, Ordering::Release);
-        drop(state.link.take());
+        if let Some(mut link) = state.link.take() {
+            link.give_up();
+        }
         let failure = LaneFailure(cause.into());
         for (_, answer) in state.waiting.drain(..) {
             answer.complete(Err(failure.clone()));

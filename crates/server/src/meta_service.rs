@@ -102,9 +102,12 @@ impl<E: Engine + 'static> Service for MetaService<E> {
         self.meta.session_connected(session.id(), session.hello.boot_id)
     }
 
-    fn disconnected(&self, session: &Session) {
+    fn disconnected(&self, session: &Session, is_ended: bool) {
         match session.hello.role {
-            peer_role::CLIENT | peer_role::PROCESS => self.meta.session_disconnected(session.id()),
+            peer_role::CLIENT | peer_role::PROCESS => {
+                let ends = is_ended && session.hello.ends_with_connection.0;
+                self.meta.session_disconnected(session.id(), ends);
+            }
             _ => self.meta.server_disconnected(session.id()),
         }
     }

@@ -43,8 +43,9 @@ pub(crate) trait Service: Sized + 'static {
         self.node().shared.epoch
     }
 
-    /// See [`Service::connected`].
-    fn disconnected(&self, _session: &Session) {}
+    /// See [`Service::connected`]. `is_ended`: the client's host has closed the connection in order
+    /// ([`ConnError::Ended`](weft_transport::ConnError::Ended)).
+    fn disconnected(&self, _session: &Session, _is_ended: bool) {}
 
     /// See [`ProveReply::loss_epoch`](weft_wire::messages::ProveReply::loss_epoch).
     fn loss_epoch(&self) -> u64 {

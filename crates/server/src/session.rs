@@ -62,7 +62,7 @@ pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C, pl
     drop(stranger);
     let member = match greeted {
         Ok(member) => member,
-        Err(HandshakeError::Connection(ConnError::Closed { .. })) => return,
+        Err(HandshakeError::Connection(ConnError::Closed { .. } | ConnError::Ended { .. })) => return,
         Err(error) => {
             node.shared.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
             if log::once_a_minute(&format!("refused {peer}")) {
@@ -85,8 +85,9 @@ pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C, pl
             connection.conn.close();
         }
     });
-    let cause = connection.run().await;
-    let cause = guard.cause().map(str::to_owned).or(cause);
+    let end = connection.run().await;
+    member.is_ended.set(matches!(end, End::ByHost));
+    let cause = guard.cause().map(str::to_owned).or(end.cause());
     drop(guard);
     connection.conn.close();
     node.shared.clients.disconnected(&connection.session.hello.session);
@@ -200,19 +201,27 @@ struct Member<S: Service> {
     service: Rc<S>,
     session: Rc<Session>,
     _guest: Option<Guest>,
+    /// The client's host has closed the connection in order.
+    is_ended: Cell<bool>,
 }
 
 impl<S: Service> Member<S> {
     /// With the epoch for the client.
     fn join(service: &Rc<S>, session: Session, guest: Option<Guest>) -> (Member<S>, u64) {
         let epoch = service.connected(&session);
-        (Member { service: service.clone(), session: Rc::new(session), _guest: guest }, epoch)
+        let member = Member {
+            service: service.clone(),
+            session: Rc::new(session),
+            _guest: guest,
+            is_ended: Cell::new(false),
+        };
+        (member, epoch)
     }
 }
 
 impl<S: Service> Drop for Member<S> {
     fn drop(&mut self) {
-        self.service.disconnected(&self.session);
+        self.service.disconnected(&self.session, self.is_ended.get());
     }
 }
 
@@ -253,28 +262,52 @@ struct Connection<C: ServerConn, S: Service> {
     under_way: Cell<u16>,
 }
 
+/// How a connection ends.
+enum End {
+    /// It is closed on this side, or broken, or the client has reset it.
+    Closed,
+    /// See [`ConnError::Ended`].
+    ByHost,
+    /// It is cut.
+    Cut(String),
+}
+
+impl End {
+    /// Why it is cut, if it is.
+    fn cause(self) -> Option<String> {
+        match self {
+            End::Cut(cause) => Some(cause),
+            End::Closed | End::ByHost => None,
+        }
+    }
+}
+
 impl<C: ServerConn, S: Service> Connection<C, S> {
     fn node(&self) -> &Node {
         self.service.node()
     }
 
-    /// Takes requests until the connection ends or the server stops. Returns why it is cut, if it is.
-    async fn run(self: &Rc<Self>) -> Option<String> {
+    /// Takes requests until the connection ends or the server stops.
+    async fn run(self: &Rc<Self>) -> End {
         let mut transport_known = false;
         let mut turns = 0u32;
         loop {
             let incoming = match either(self.conn.recv(), self.node().stopping.wait()).await {
                 Either::First(Ok(incoming)) => incoming,
-                Either::First(Err(ConnError::Closed { .. })) => return None,
-                Either::First(Err(error)) => return Some(error.to_string()),
-                Either::Second(()) => return self.drain().await,
+                Either::First(Err(ConnError::Closed { .. })) => return End::Closed,
+                Either::First(Err(ConnError::Ended { .. })) => return End::ByHost,
+                Either::First(Err(error)) => return End::Cut(error.to_string()),
+                Either::Second(()) => {
+                    self.drain().await;
+                    return End::Closed;
+                }
             };
             if !std::mem::replace(&mut transport_known, true) {
                 let transport = self.conn.peer().transport;
                 self.node().shared.clients.transport_is(&self.session.hello.session, transport);
             }
             if self.under_way.get() >= CREDITS_PER_CONNECTION {
-                return Some(format!(
+                return End::Cut(format!(
                     "it sent more than the {CREDITS_PER_CONNECTION} requests it has credits for"
                 ));
             }
@@ -295,11 +328,10 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
     }
 
     /// Lets what is under way end, within the server's time for stopping.
-    async fn drain(&self) -> Option<String> {
+    async fn drain(&self) {
         while self.under_way.get() > 0 {
             weft_reactor::sleep(Duration::from_millis(2)).await;
         }
-        None
     }
 
     /// The header of a reply, from which the client hears whether there is a newer map.

@@ -25,7 +25,7 @@ use crate::held::{GROUP_REQUESTS, GROUPED_BYTES_MAX, Leaving, leaving};
 use crate::link::{Completion, OWN_REQUEST_IDS};
 use crate::runs::{Cursor, IoVecs, MemoryRuns};
 use crate::segment::Segment;
-use crate::socket::{SocketSource, send, shut_down, wait_for};
+use crate::socket::{SocketSource, send, set_option, shut_down, wait_for};
 
 /// Most bytes given to one `writev`, so that one call does not hold up the other servers' connections.
 const SEND_BYTES_MAX: u64 = 4 << 20;
@@ -135,6 +135,15 @@ impl Channel {
 
     pub(crate) fn despair(&mut self) {
         self.let_go_timeout = LET_GO_TIMEOUT_SILENT;
+    }
+
+    /// Has the connection reset when it is closed, so that the server does not take its end for that of the process.
+    pub(crate) fn reset_at_close(&self) {
+        if std::process::id() == self.process {
+            let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+            // On a socket that is not connected any more there is nothing to reset.
+            let _ = set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &at_once);
+        }
     }
 
     pub(crate) fn peer(&self) -> &str {

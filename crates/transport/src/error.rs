@@ -180,6 +180,13 @@ pub enum ConnError {
         /// The client.
         peer: String,
     },
+    /// The client's host closed a TCP connection in order, between two messages: nobody has it any more. A client that gives
+    /// it up and goes on resets it instead ([`Link::give_up`](crate::Link::give_up)).
+    #[error("{peer} has ended")]
+    Ended {
+        /// The client.
+        peer: String,
+    },
     /// The connection broke, or what came over it is no message; it is cut.
     #[error("the connection of {peer} was cut: {source}")]
     Stream {

@@ -223,6 +223,9 @@ pub trait Link: Send {
     }
     /// The server has been silent for long: a drop does not wait for it.
     fn despair(&mut self) {}
+    /// The link is given up by a client that goes on: its end must not look like that of the client's process. Over TCP it is
+    /// reset instead of closed. In a forked child nothing is done.
+    fn give_up(&mut self) {}
     /// Makes a segment known, so that requests with pieces in it move without a copy where the transport can.
     ///
     /// # Errors

@@ -173,16 +173,18 @@ impl ServerStream {
     fn io_error(&self, error: impl Into<FrameError>) -> ConnError {
         let was_closed = self.closed.get();
         self.close();
-        let source = error.into();
-        let gone = match &source {
-            FrameError::Closed => true,
-            FrameError::Io(error) => {
-                matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
-            }
-            _ => false,
-        };
         let peer = self.peer_text();
-        if gone || was_closed { ConnError::Closed { peer } } else { ConnError::Stream { peer, source } }
+        match error.into() {
+            _ if was_closed => ConnError::Closed { peer },
+            FrameError::Closed if self.unix => ConnError::Closed { peer },
+            FrameError::Closed => ConnError::Ended { peer },
+            FrameError::Io(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                ConnError::Closed { peer }
+            }
+            source => ConnError::Stream { peer, source },
+        }
     }
 
     fn stalled(&self) -> ConnError {

@@ -158,6 +158,10 @@ impl Link for TcpLink {
         self.channel.despair();
     }
 
+    fn give_up(&mut self) {
+        self.channel.reset_at_close();
+    }
+
     fn credits(&self) -> u16 {
         self.channel.credits()
     }

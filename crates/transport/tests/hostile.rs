@@ -282,6 +282,24 @@ fn memory_that_is_not_mapped_is_a_clear_error() {
     round_trip(&mut link, &mut TestMemory::new(&[(0, 100_000, 1)]), 50_000, 1);
 }
 
+#[test]
+fn a_client_that_gives_a_connection_up_is_told_from_one_that_has_ended() {
+    let tcp = Tcp::start();
+    let mut link = tcp.connect();
+    call(&mut link, &Command::default().to_bytes(), Bulk::None);
+    drop(link);
+    wait_for_end(&tcp.server.ends, "has ended");
+    let mut link = tcp.connect();
+    call(&mut link, &Command::default().to_bytes(), Bulk::None);
+    link.give_up();
+    drop(link);
+    wait_for_end(&tcp.server.ends, "closed the connection");
+    // A process on the same host may go on, whatever becomes of its connections.
+    let shm = Shm::<false>::start();
+    call(&mut shm.connect(), &Command::default().to_bytes(), Bulk::None);
+    wait_for_end(&shm.server.ends, "closed the connection");
+}
+
 /// Sends a message with a descriptor.
 fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: Option<&File>) {
     let mut control = [0u64; 8];

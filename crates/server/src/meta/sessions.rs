@@ -1,5 +1,10 @@
 //! A client's session: it lives while it has connections, and for a while after, so that a client that
 //! reconnects finds its files open.
+//!
+//! ```text
+//!   the last connection: broken or reset ──► 10 s of grace ──► the session is over
+//!                        closed in order ──► the same; at once if the client said so in its greeting (locks of a process)
+//! ```
 
 use super::MetaPart;
 use std::rc::Rc;
@@ -16,9 +21,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.sessions.connected(session, boot_id, in_grace)
     }
 
-    /// Notes the end of one; when it was the last and none comes within the grace, the session is over.
-    pub fn session_disconnected(self: &Rc<Self>, session: SessionId) {
+    /// Notes the end of one. When it was the last, the session is over if it `ends` with its connection, or once none has
+    /// come within the grace.
+    pub fn session_disconnected(self: &Rc<Self>, session: SessionId, ends: bool) {
         let Some(made) = self.sessions.disconnected(session) else { return };
+        if ends {
+            return self.end_session(session, made);
+        }
         let part = self.clone();
         weft_reactor::spawn(async move {
             weft_reactor::sleep(SESSION_GRACE).await;

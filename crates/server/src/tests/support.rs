@@ -202,6 +202,7 @@ pub(super) fn hello(role: u8, session: [u8; 16]) -> HelloRequest {
         process_id: std::process::id(),
         host: "here".into(),
         program: "test".into(),
+        ends_with_connection: Added(false),
     }
 }
 

@@ -53,6 +53,9 @@ crate::message! {
         pub host: String,
         /// Program name, for display.
         pub program: String,
+        /// The session ends with its last connection, if the client's host closes that in order: its process has ended.
+        /// A client that goes on resets a connection that it gives up. Otherwise a session has its time of grace.
+        pub ends_with_connection: Added<bool>,
     }
 
     /// Reply to [`HelloRequest`].
