@@ -2,7 +2,7 @@
 //! for.
 
 use weft_wire::messages::{
-    AccessRequest, Attr, CAPABILITY_XATTR, FileKind, GetXattrRequest, InodeRequest, LayoutWish, LinkRequest,
+    AccessRequest, Attr, CAPABILITY_XATTR, FLAGS_XATTR, FileKind, GetXattrRequest, InodeRequest, LayoutWish, LinkRequest,
     ListXattrsRequest, LookupRequest, MkdirRequest, MknodRequest, ReadDirReply, ReadDirRequest,
     ReadlinkRequest, RemoveXattrRequest, RenameRequest, RmdirRequest, SetAttrRequest, SetLayoutRequest,
     SetXattrRequest, SymlinkRequest, Time, UnlinkRequest, attr_valid,
@@ -293,6 +293,21 @@ impl Client {
         let (name, value) = (name.to_vec(), value.to_vec());
         let request = SetXattrRequest { caller: self.caller_owned(), ino, name, value, flags };
         self.meta(&request).map(drop).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    /// Flags of a file or directory, as `FS_IOC_GETFLAGS` has them: append-only (0x20), immutable (0x10), and others.
+    pub fn flags(&self, ino: u64) -> Result<u32> {
+        let value = self.get_xattr(ino, FLAGS_XATTR)?;
+        let bits = value.as_slice().try_into().map_err(|_| {
+            let text = format!("flags of {} bytes", value.len());
+            Error::new("GetXattr", ErrorKind::Protocol, text).on(&At::ino(ino))
+        })?;
+        Ok(u32::from_le_bytes(bits))
+    }
+
+    /// Sets [`Client::flags`]. Root alone makes a file append-only or immutable, and undoes it.
+    pub fn set_flags(&self, ino: u64, flags: u32) -> Result<()> {
+        self.set_xattr(ino, FLAGS_XATTR, &flags.to_le_bytes(), 0)
     }
 
     /// Names of the extended attributes.

@@ -42,6 +42,7 @@ impl Client {
             layout: options.layout.clone(),
             access,
             small: Added(!options.striped),
+            append: Added(options.append),
         }
     }
 
@@ -54,6 +55,7 @@ impl Client {
             access,
             small,
             execute: Added(options.execute),
+            append: Added(options.append),
         }
     }
 

@@ -65,6 +65,7 @@ impl Sizing {
                 access: 0,
                 small: Added(true),
                 execute: Added(false),
+                append: Added(false),
             };
             batch.push(Call::of(inner, inner.meta(), &request, file));
         }

@@ -240,6 +240,11 @@ impl<'a> Body<'a> {
         self.u64(opened.handle).u32(opened.flags).u32(0)
     }
 
+    /// Appends the result 0 of an ioctl(2), and what its argument leads to where that is written.
+    pub fn ioctl(&mut self, data: &[u8]) -> &mut Self {
+        self.u32(0).u32(0).u32(0).u32(0).bytes(data)
+    }
+
     /// Appends a conflicting lock.
     pub fn lock(&mut self, found: &LockFound) -> &mut Self {
         self.u64(found.first).u64(found.last).u32(found.kind).u32(found.pid)

@@ -42,6 +42,7 @@ pub mod opcode {
     pub(crate) const CREATE: u32 = 35;
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const FALLOCATE: u32 = 43;
     pub(crate) const READDIRPLUS: u32 = 44;
@@ -320,6 +321,11 @@ pub enum Request<'a> {
     Access {
         mask: u32,
     },
+    /// An ioctl(2) that the kernel passes on, with its argument where that is read.
+    Ioctl {
+        command: u32,
+        data: &'a [u8],
+    },
     StatFs,
     /// The thread that waits for the reply to request `unique` has a signal to handle.
     Interrupt {
@@ -368,6 +374,7 @@ impl Request<'_> {
             Request::ListXattrs { .. } => "listxattr",
             Request::RemoveXattr { .. } => "removexattr",
             Request::Access { .. } => "access",
+            Request::Ioctl { .. } => "ioctl",
             Request::StatFs => "statfs",
             Request::Interrupt { .. } => "interrupt",
             Request::Destroy => "destroy",
@@ -384,7 +391,7 @@ fn argument_bytes(operation: u32) -> usize {
         | INTERRUPT | BATCH_FORGET => 8,
         GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 => 16,
         RELEASE | RELEASEDIR | FLUSH | LSEEK => 24,
-        FALLOCATE => 32,
+        FALLOCATE | IOCTL => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
         GETLK | SETLK | SETLKW => 48,
         COPY_FILE_RANGE | COPY_FILE_RANGE_64 => 56,
@@ -508,6 +515,12 @@ impl<'a> Request<'a> {
             LISTXATTR => Request::ListXattrs { bytes: args.u32("the size")? },
             REMOVEXATTR => Request::RemoveXattr { name: data.name("the name")? },
             ACCESS => Request::Access { mask: args.u32("the mask")? },
+            IOCTL => {
+                let (_handle, _flags) = (args.u64("the open file")?, args.u32("the flags")?);
+                let (command, _argument) = (args.u32("the command")?, args.u64("the argument")?);
+                let bytes = args.u32("the size")? as usize;
+                Request::Ioctl { command, data: data.data(bytes, "what the argument leads to")? }
+            }
             STATFS => Request::StatFs,
             INTERRUPT => Request::Interrupt { unique: args.u64("the number of the request")? },
             DESTROY => Request::Destroy,

@@ -154,6 +154,11 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
             bytes(&[D(1), D(2), D(3), W(1), W(0)]),
             Request::Fallocate { handle: 1, offset: 2, bytes: 3, mode: 1 },
         ),
+        (
+            39,
+            bytes(&[D(1), W(0), W(0x4008_6602), D(9), W(4), W(0), W(0x10)]),
+            Request::Ioctl { command: 0x4008_6602, data: &[0x10, 0, 0, 0] },
+        ),
         (46, bytes(&[D(1), D(2), W(3), W(0)]), Request::Seek { handle: 1, offset: 2, whence: 3 }),
         (47, copy_bytes.clone(), copy(false)),
         (53, copy_bytes, copy(true)),

@@ -9,6 +9,7 @@ mod closing;
 mod coherence;
 mod directory;
 mod ending;
+mod flags;
 mod forgetting;
 mod fs;
 mod kernel;

@@ -3,6 +3,7 @@
 use crate::EngineError;
 use crate::acl::Acl;
 use crate::codec::{Encode, Reader, Writer};
+use crate::flags::InodeFlags;
 use crate::keys;
 use crate::quota::Owner;
 use weft_layout::Layout;
@@ -22,6 +23,8 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 const INODE_VERSION: u8 = 1;
 /// Of a small file: who takes it for striped would read zeros.
 const SMALL_INODE_VERSION: u8 = 2;
+/// Of an inode with flags, small or not: who knows of none would let it be changed.
+const FLAGGED_INODE_VERSION: u8 = 3;
 const ENTRY_VERSION: u8 = 1;
 const LAYOUT_VERSION: u8 = 1;
 
@@ -155,6 +158,8 @@ pub(crate) struct Inode {
     pub target: Option<Box<[u8]>>,
     /// The directory with a quota that it is below, or is; 0: none.
     pub tree: u64,
+    /// See [`crate::flags`].
+    pub flags: InodeFlags,
 }
 
 impl Inode {
@@ -195,6 +200,7 @@ impl Inode {
             default_acl: None,
             target: None,
             tree: 0,
+            flags: 0,
         }
     }
 
@@ -256,8 +262,10 @@ impl Inode {
 
     // Fuzzed by records: fsck/tests.rs
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Inode, EngineError> {
-        let small = value.first() == Some(&SMALL_INODE_VERSION);
-        let version = if small { SMALL_INODE_VERSION } else { INODE_VERSION };
+        let version = match value.first() {
+            Some(version @ (&SMALL_INODE_VERSION | &FLAGGED_INODE_VERSION)) => *version,
+            _ => INODE_VERSION,
+        };
         let mut from = Reader::with_version(key, value, version)?;
         let ino = keys::number_of(key).ok_or_else(|| from.damaged("key"))?;
         let kind = Kind::from_number(from.u8("kind")?).ok_or_else(|| from.damaged("kind"))?;
@@ -302,7 +310,11 @@ impl Inode {
         if flags & 128 != 0 {
             inode.tree = from.u64("tree")?;
         }
-        inode.small = small;
+        inode.small = version == SMALL_INODE_VERSION;
+        if version == FLAGGED_INODE_VERSION {
+            inode.small = from.u8("small")? != 0;
+            inode.flags = from.u8("inode flags")?;
+        }
         from.end()?;
         Ok(inode)
     }
@@ -310,7 +322,11 @@ impl Inode {
 
 impl Encode for Inode {
     fn encode_to(&self, out: &mut Writer) {
-        out.u8(if self.small { SMALL_INODE_VERSION } else { INODE_VERSION });
+        out.u8(match (self.flags, self.small) {
+            (0, false) => INODE_VERSION,
+            (0, true) => SMALL_INODE_VERSION,
+            _ => FLAGGED_INODE_VERSION,
+        });
         out.u8(self.kind as u8);
         out.u8(u8::from(self.dirty_size)
             | u8::from(self.ever_written) << 1
@@ -350,6 +366,10 @@ impl Encode for Inode {
         }
         if self.tree != 0 {
             out.u64(self.tree);
+        }
+        if self.flags != 0 {
+            out.u8(self.small.into());
+            out.u8(self.flags);
         }
     }
 }
@@ -479,8 +499,11 @@ mod tests {
             inode.parent = if kind == Kind::Directory { 5 } else { 0 };
             inode.rdev = if kind == Kind::Block { 0x801 } else { 0 };
             inode.target = (kind == Kind::Symlink).then(|| b"../over/there".as_slice().into());
+            for (small, flags) in [(false, 0), (true, 0), (true, 0x10), (false, 0xf0)] {
+                (inode.small, inode.flags) = (small, flags);
+                assert_eq!(Inode::decode(&key, &inode.encode()).unwrap(), inode);
+            }
             let value = inode.encode();
-            assert_eq!(Inode::decode(&key, &value).unwrap(), inode);
             for bytes in 0..value.len() {
                 let error = Inode::decode(&key, &value[..bytes]).unwrap_err();
                 assert!(error.to_string().contains("i:77:"), "{error}");

@@ -23,6 +23,7 @@ mod count;
 mod counters;
 mod engine;
 mod error;
+mod flags;
 mod fsck;
 mod inode;
 mod issued;
@@ -52,6 +53,7 @@ pub use backup::{
 pub use caller::{Caller, SessionId};
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Room, Scan, Syncer};
 pub use error::{EngineError, MetaError};
+pub use flags::{APPEND_ONLY, IMMUTABLE, InodeFlags, NO_ATIME, NO_DUMP};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
 pub use inode::{Attr, Kind, LayoutRequest, MODE_MASK, ROOT_INO, Timestamp};
 pub use issued::IssuedKeyRecord;

@@ -2,6 +2,7 @@
 
 use crate::MetaError;
 use crate::caller::Caller;
+use crate::flags::require_alterable;
 use crate::inode::{Inode, STICKY};
 
 /// Access mask: read (4).
@@ -36,7 +37,11 @@ pub(crate) fn allows(caller: &Caller, inode: &Inode, mask: u32) -> bool {
     granted & mask == mask
 }
 
+/// What is immutable is written by nobody.
 pub(crate) fn require(caller: &Caller, inode: &Inode, mask: u32) -> Result<(), MetaError> {
+    if mask & WRITE != 0 && inode.is_immutable() {
+        return Err(MetaError::NotPermitted);
+    }
     if allows(caller, inode, mask) { Ok(()) } else { Err(MetaError::Access) }
 }
 
@@ -45,8 +50,13 @@ pub(crate) fn require_change(caller: &Caller, dir: &Inode) -> Result<(), MetaErr
     require(caller, dir, WRITE | EXECUTE)
 }
 
-/// In a sticky directory, an entry is removed or renamed only by the owner of the file, of the directory, or root.
+/// In a sticky directory, an entry is removed or renamed only by the owner of the file, of the directory, or root; in an
+/// append-only one by nobody, as one that is append-only or immutable itself.
 pub(crate) fn require_removable(caller: &Caller, dir: &Inode, child: &Inode) -> Result<(), MetaError> {
+    require_alterable(child)?;
+    if dir.is_append_only() {
+        return Err(MetaError::NotPermitted);
+    }
     if dir.mode & STICKY == 0 || caller.owns(dir) || caller.owns(child) {
         Ok(())
     } else {

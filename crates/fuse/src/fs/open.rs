@@ -353,5 +353,6 @@ fn open_options(flags: i32) -> OpenOptions {
         .write(access != libc::O_RDONLY || truncates)
         .truncate(truncates)
         .execute(flags & EXECUTES != 0)
+        .append(flags & libc::O_APPEND != 0)
         .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
 }

@@ -208,6 +208,11 @@ impl Dispatcher {
             Request::ListXattrs { bytes } => put_xattr(answer, bytes, fs.listxattr(who, node)),
             Request::RemoveXattr { name } => answer.done(fs.removexattr(who, node, os(name))),
             Request::Access { mask } => answer.done(fs.access(who, node, mask)),
+            Request::Ioctl { command, data } => {
+                answer.reply(fs.ioctl(who, node, command, data), |body, written| {
+                    body.ioctl(&written);
+                });
+            }
             Request::StatFs => answer.reply(fs.statfs(node), |body, space| {
                 let files_free = match space.files_max {
                     0 => FILES_FREE,

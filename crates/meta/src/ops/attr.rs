@@ -3,6 +3,7 @@
 use crate::MetaError;
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::flags::require_alterable;
 use crate::inode::{Attr, Inode, MODE_MASK, SET_GID, Timestamp};
 use crate::op::Op;
 use crate::permission::{EXECUTE, READ, WRITE, allows, require};
@@ -69,6 +70,7 @@ impl<E: Engine> Op<'_, E> {
         let follow = if follow { Follow::Always } else { Follow::BeforeSlash };
         self.attempt(|op| {
             let mut inode = op.resolve(caller, at, follow)?;
+            require_changeable(&inode, change)?;
             if change_owner(caller, &mut inode, change)? {
                 op.drop_capability(&mut inode)?;
             }
@@ -80,6 +82,18 @@ impl<E: Engine> Op<'_, E> {
             }
             Ok(op.attr_of(&inode))
         })
+    }
+}
+
+/// What is append-only keeps all but times that are set to now; what is immutable keeps these, too.
+fn require_changeable(inode: &Inode, change: &SetAttr) -> Result<(), MetaError> {
+    let is_now = |time: Option<SetTime>| time.is_none_or(|time| time == SetTime::Now);
+    let touches = (change.mode, change.uid, change.gid) == (None, None, None)
+        && is_now(change.atime)
+        && is_now(change.mtime);
+    match (*change == SetAttr::default(), touches && !inode.is_immutable()) {
+        (true, _) | (_, true) => Ok(()),
+        _ => require_alterable(inode),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::MetaError;
 use crate::acl::UMASK_SHIFT;
 use crate::caller::{Caller, SessionId};
 use crate::engine::Engine;
+use crate::flags::require_alterable;
 use crate::inode::{Attr, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, Timestamp};
 use crate::op::Op;
 use crate::opens::Hold;
@@ -23,6 +24,8 @@ pub struct OpenFlags {
     pub no_follow: bool,
     /// Of what is there: the permission to execute is asked for, instead of that to read.
     pub execute: bool,
+    /// Every write goes to the end.
+    pub append: bool,
 }
 
 /// What a file is made with if it does not exist.
@@ -148,6 +151,9 @@ impl<E: Engine> Op<'_, E> {
         let to_read = if flags.execute { EXECUTE } else { READ };
         let mask = if flags.read { to_read } else { 0 } | if flags.write { WRITE } else { 0 };
         require(caller, &inode, mask)?;
+        if flags.write && !flags.append && inode.is_append_only() {
+            return Err(MetaError::NotPermitted);
+        }
         if inode.kind != Kind::File {
             return Ok(Opened { attr: self.attr_of(&inode), created: false, small_bytes: 0 });
         }
@@ -255,6 +261,7 @@ impl<E: Engine> Op<'_, E> {
             if inode.is_dir() {
                 return Err(MetaError::NotPermitted);
             }
+            require_alterable(&inode)?;
             if inode.tree != place.dir.tree {
                 return Err(MetaError::OtherTree);
             }

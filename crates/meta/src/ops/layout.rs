@@ -3,6 +3,7 @@
 use crate::MetaError;
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::flags::require_alterable;
 use crate::inode::{Kind, LayoutRequest, Timestamp};
 use crate::op::Op;
 use crate::walk::{At, Follow};
@@ -62,6 +63,7 @@ impl<E: Engine> Op<'_, E> {
             if !caller.owns(&inode) {
                 return Err(MetaError::NotPermitted);
             }
+            require_alterable(&inode)?;
             let layout = op.layout_for(inode.ino, None, Some(request))?;
             match inode.kind {
                 Kind::Directory => {

@@ -27,6 +27,7 @@
 use crate::MetaError;
 use crate::caller::{Caller, SessionId};
 use crate::engine::Engine;
+use crate::flags::require_alterable;
 use crate::inode::{Attr, Inode, Kind, SIZE_MAX, Timestamp};
 use crate::keys;
 use crate::op::Op;
@@ -287,6 +288,7 @@ impl<E: Engine> Op<'_, E> {
                 Kind::File => require(caller, &inode, WRITE)?,
                 _ => return Err(MetaError::Invalid("only files have a size")),
             }
+            require_alterable(&inode)?;
             let truncation = op.start_truncation(caller, now, session, &mut inode, size)?;
             op.put_inode(inode);
             Ok(truncation)

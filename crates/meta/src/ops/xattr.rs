@@ -1,10 +1,11 @@
 //! Extended attributes, in the name spaces `user.`, `trusted.` (root only) and `security.` (set by root only); and access control
-//! lists, which look like attributes and are part of the inode.
+//! lists and flags, which look like attributes and are part of the inode.
 
 use crate::MetaError;
 use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::flags::{self, APPEND_ONLY, IMMUTABLE, require_alterable};
 use crate::inode::{Inode, Kind, SET_GID, STICKY, Timestamp};
 use crate::keys;
 use crate::op::Op;
@@ -18,6 +19,8 @@ const XATTRS_MAX: u32 = 1024;
 const XATTR_VERSION: u8 = 1;
 /// What a program may do beyond its user, as Linux stores it.
 const CAPABILITY_NAME: &[u8] = b"security.capability";
+/// The flags of a file or directory: 4 bytes, little-endian. Lists of names leave it out, so that copies do not take it along.
+const FLAGS_NAME: &[u8] = b"weft.flags";
 
 /// Whether an attribute must be new or exist when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +67,13 @@ fn check_name(caller: &Caller, inode: &Inode, name: &[u8], change: bool) -> Resu
         0 => Err(MetaError::Invalid("name of the extended attribute")),
         _ if name.len() > NAME_BYTES_MAX => Err(MetaError::NameTooLong),
         _ => Ok(()),
+    }
+}
+
+fn require_flags(inode: &Inode) -> Result<(), MetaError> {
+    match inode.kind {
+        Kind::File | Kind::Directory => Ok(()),
+        _ => Err(MetaError::NotSupported("flags of what is no file and no directory")),
     }
 }
 
@@ -130,6 +140,10 @@ impl<E: Engine> Op<'_, E> {
         if let Some(which) = Which::named(name) {
             return which.of(&inode).map(Acl::value).ok_or(MetaError::NoXattr);
         }
+        if name == FLAGS_NAME {
+            require_flags(&inode)?;
+            return Ok(u32::from(inode.flags).to_le_bytes().to_vec());
+        }
         check_name(caller, &inode, name, false)?;
         if inode.xattrs == 0 {
             return Err(MetaError::NoXattr);
@@ -171,6 +185,10 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<(), MetaError> {
         self.attempt(|op| {
             let mut inode = op.resolve(caller, at, follow_if(follow))?;
+            if name == FLAGS_NAME {
+                return op.set_flags(caller, now, inode, value);
+            }
+            require_alterable(&inode)?;
             if let Some(which) = Which::named(name) {
                 return op.set_acl(caller, now, inode, which, Acl::parse(value)?);
             }
@@ -207,6 +225,7 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<(), MetaError> {
         self.attempt(|op| {
             let mut inode = op.resolve(caller, at, follow_if(follow))?;
+            require_alterable(&inode)?;
             if let Some(which) = Which::named(name) {
                 which.of(&inode).ok_or(MetaError::NoXattr)?;
                 return op.set_acl(caller, now, inode, which, None);
@@ -237,6 +256,28 @@ impl<E: Engine> Op<'_, E> {
             self.delete(key);
             inode.xattrs -= 1;
         }
+        Ok(())
+    }
+
+    /// Root alone makes what nobody changes, and unmakes it.
+    fn set_flags(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        mut inode: Inode,
+        value: &[u8],
+    ) -> Result<(), MetaError> {
+        require_flags(&inode)?;
+        let bits = value.try_into().map_err(|_| MetaError::Invalid("flags that are not 4 bytes"))?;
+        let flags = flags::parse(u32::from_le_bytes(bits))?;
+        let binds = (flags ^ inode.flags) & (APPEND_ONLY | IMMUTABLE) != 0;
+        if !caller.owns(&inode) || binds && !caller.is_root() {
+            return Err(MetaError::NotPermitted);
+        }
+        inode.flags = flags;
+        inode.ctime = now;
+        self.needs_room();
+        self.put_inode(inode);
         Ok(())
     }
 

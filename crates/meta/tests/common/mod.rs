@@ -7,7 +7,7 @@ use weft_meta::{
 };
 
 pub const READ: OpenFlags =
-    OpenFlags { read: true, write: false, exclusive: false, no_follow: false, execute: false };
+    OpenFlags { read: true, write: false, exclusive: false, no_follow: false, execute: false, append: false };
 pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, ..READ };
 pub const S1: SessionId = SessionId([1; 16]);
 pub const S2: SessionId = SessionId([2; 16]);

@@ -113,6 +113,16 @@ hooks! {
             libc::FIOCLEX => Ok(fcntl::real(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize)),
             libc::FIONCLEX => Ok(fcntl::real(fd, libc::F_SETFD, 0)),
             libc::FIONBIO => Ok(0),
+            libc::FS_IOC_GETFLAGS => {
+                let flags = open.mount.made()?.client.flags(open.shared().ino)?;
+                *(argument as *mut c_int) = flags as c_int;
+                Ok(0)
+            }
+            libc::FS_IOC_SETFLAGS => {
+                let flags = *(argument as *const c_int) as u32;
+                open.mount.made()?.client.set_flags(open.shared().ino, flags)?;
+                Ok(0)
+            }
             libc::FIONREAD if open.kind() == Kind::File => {
                 let size = open.file()?.stat()?.size;
                 let left = size.saturating_sub(open.shared().position.load(Ordering::Acquire));

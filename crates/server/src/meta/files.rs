@@ -19,7 +19,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Creates a file and opens it; opens the one that is there unless the creation is exclusive.
     pub async fn create(&self, call: &Call, request: CreateRequest) -> Result<Answer, Refusal> {
         let (read, write) = t::access(request.access)?;
-        let flags = OpenFlags { read, write, exclusive: request.exclusive, ..OpenFlags::default() };
+        let (exclusive, append) = (request.exclusive, request.append.0);
+        let flags = OpenFlags { read, write, exclusive, append, ..OpenFlags::default() };
         let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
         let small = request.small.0 && layout.is_none() && self.spreading.is_possible();
         let new = NewFile { mode: request.mode, layout, small };
@@ -44,8 +45,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Opens a file.
     pub async fn open(&self, call: &Call, request: OpenRequest) -> Result<Answer, Refusal> {
         let (read, write) = t::access(request.access)?;
-        let (no_follow, execute) = (!request.follow, request.execute.0);
-        let flags = OpenFlags { read, write, no_follow, execute, ..OpenFlags::default() };
+        let (no_follow, execute, append) = (!request.follow, request.execute.0, request.append.0);
+        let flags = OpenFlags { read, write, no_follow, execute, append, ..OpenFlags::default() };
         let caller = t::caller(request.caller);
         self.change_spread(call, |op, _, effects| {
             let opened = op.open(&caller, call.session, t::at(&request.at), flags)?;

@@ -14,6 +14,10 @@ pub const ROOT_INO: u64 = 1;
 /// The extended attribute with a program's capabilities, which a change of its contents takes away.
 pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
+/// The flags of a file or directory (chattr(1)) as an extended attribute: 4 bytes, little-endian, with the bits of
+/// `FS_IOC_SETFLAGS`.
+pub const FLAGS_XATTR: &[u8] = b"weft.flags";
+
 /// Shift of the umask in the mode of a new file (`umask << UMASK_SHIFT`). Its bits are cleared if the
 /// directory has no default access control list; otherwise that list applies instead.
 pub const UMASK_SHIFT: u32 = 16;

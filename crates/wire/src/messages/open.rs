@@ -30,6 +30,8 @@ crate::message! {
         /// Whether the sender knows of small files: then a new one may begin as such. One that is there is made striped for who
         /// does not.
         pub small: Added<bool>,
+        /// As [`OpenRequest::append`].
+        pub append: Added<bool>,
     }
 
     /// See [`crate::Op::Open`].
@@ -46,6 +48,8 @@ crate::message! {
         pub small: Added<bool>,
         /// To be executed: read with the permission to execute, instead of that to read.
         pub execute: Added<bool>,
+        /// Every write goes to the end; what is append-only is not opened to be written otherwise.
+        pub append: Added<bool>,
     }
 
     /// An open file.
