@@ -25,7 +25,7 @@ const FLAGS_KEPT: c_int = libc::O_ACCMODE
     | libc::O_SYNC
     | libc::O_DSYNC
     | libc::O_DIRECT
-    | libc::O_DIRECTORY
+    | libc::O_TMPFILE
     | libc::O_NOFOLLOW
     | libc::O_NOATIME
     | libc::O_PATH;
@@ -79,8 +79,8 @@ fn keep_apart(fd: c_int) -> c_int {
 pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcome<c_int> {
     let (made, at) = target.at()?;
     let (access, follow) = (flags & libc::O_ACCMODE, flags & libc::O_NOFOLLOW == 0);
-    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        return Err(Errno(libc::EOPNOTSUPP));
+    if flags & (libc::O_TMPFILE | libc::O_PATH) == libc::O_TMPFILE {
+        return open_unnamed(target, flags, mode);
     }
     if access == libc::O_ACCMODE {
         return Err(Errno(libc::EINVAL));
@@ -115,6 +115,23 @@ pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcom
         Err(error) if error.errno() == libc::EOPNOTSUPP => Err(why_not(made, at, follow)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Opens a file that has no name in the directory of a path. Of its descriptor the path is the directory's.
+fn open_unnamed(target: &Target, flags: c_int, mode: c_uint) -> Outcome<c_int> {
+    let access = flags & libc::O_ACCMODE;
+    if !matches!(access, libc::O_WRONLY | libc::O_RDWR) || flags & libc::O_CREAT != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let (made, at) = target.at()?;
+    let options = OpenOptions::new()
+        .read(access == libc::O_RDWR)
+        .write(true)
+        .create_new(flags & libc::O_EXCL != 0)
+        .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
+        .follow(flags & libc::O_NOFOLLOW == 0)
+        .mode(mode_of_new(mode));
+    describe_file(target, made.client.create_unnamed(at, &options)?, flags)
 }
 
 /// Whether the effective user owns the file. True if it does not exist.
