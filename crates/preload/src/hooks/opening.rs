@@ -7,7 +7,7 @@ use weft_wire::messages::FileKind;
 
 use super::standard_streams;
 use crate::dispatch::on_path;
-use crate::guard::{Errno, Outcome};
+use crate::guard::{Errno, Outcome, nothing_passes};
 use crate::mounts::Made;
 use crate::path_text::tidy;
 use crate::paths::Target;
@@ -112,7 +112,7 @@ pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcom
         Err(error) if error.errno() == libc::EISDIR && !writable && flags & libc::O_CREAT == 0 => {
             open_named(target, flags)
         }
-        Err(error) if error.errno() == libc::EOPNOTSUPP => Err(why_not(made, at, follow)),
+        Err(error) if error.errno() == libc::EOPNOTSUPP => Err(why_not(made, at, flags)),
         Err(error) => Err(error.into()),
     }
 }
@@ -140,10 +140,14 @@ fn is_own(made: &Made, at: At<'_>, follow: bool) -> bool {
 }
 
 /// Why something other than a file or directory cannot be opened.
-fn why_not(made: &Made, at: At<'_>, follow: bool) -> Errno {
+fn why_not(made: &Made, at: At<'_>, flags: c_int) -> Errno {
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    // It fails everywhere while nobody reads.
+    let wants_reader = flags & (libc::O_ACCMODE | libc::O_NONBLOCK) == libc::O_WRONLY | libc::O_NONBLOCK;
     match made.client.stat(at, follow).map(|attr| attr.kind) {
         Ok(FileKind::Symlink) => Errno(libc::ELOOP),
         Ok(FileKind::Directory) => Errno(libc::EISDIR),
+        Ok(FileKind::Fifo) if !wants_reader => nothing_passes(),
         Ok(_) => Errno(libc::ENXIO),
         Err(error) => error.into(),
     }
