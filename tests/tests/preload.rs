@@ -545,6 +545,32 @@ fn a_static_program_is_refused_and_finds_nothing() {
 }
 
 #[test]
+fn what_would_pass_through_fifos_and_sockets_is_refused_and_said_once() {
+    let cluster = Cluster::start(1);
+    let script = r#"
+import errno, os, socket, stat
+os.chdir("/weft")
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+os.mkfifo("fifo", 0o600)
+assert stat.S_ISFIFO(os.stat("fifo").st_mode)
+print(refused(os.open, "fifo", os.O_RDWR), refused(os.open, "/weft/fifo", os.O_RDONLY | os.O_NONBLOCK))
+print(refused(os.open, "fifo", os.O_WRONLY | os.O_NONBLOCK))
+unix = socket.socket(socket.AF_UNIX)
+print(refused(unix.bind, "/weft/socket"), refused(unix.connect, "socket"), os.listdir("."))
+unix.bind("\0weft-test-%d" % os.getpid())
+"#;
+    let output = output(run(&cluster, &["python3", "-c", script]));
+    let said = expect_success("python", &output);
+    assert_eq!(said, "ENOTSUP ENOTSUP\nENXIO\nENOTSUP ENOTSUP ['fifo']\n");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(told.matches("fifos and sockets in Weft have only names").count(), 1, "{told}");
+}
+
+#[test]
 fn a_cluster_that_is_not_there_is_said_once() {
     let cluster = Cluster::start(1);
     let port = weft_tests::free_ports(1);

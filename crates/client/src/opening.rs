@@ -1,6 +1,6 @@
 //! Opening files.
 
-use weft_wire::messages::{CreateRequest, FileKind, OpenReply, OpenRequest, rights};
+use weft_wire::messages::{CreateRequest, CreateUnnamedRequest, FileKind, OpenReply, OpenRequest, rights};
 use weft_wire::{Added, Status};
 
 use crate::error::{Error, ErrorKind};
@@ -31,6 +31,33 @@ impl Client {
             file.sync_attributes()?;
         }
         Ok(file)
+    }
+
+    /// Creates a file without a name in a directory, and opens it. Unless it is made with
+    /// [`create_new`](OpenOptions::create_new), [`Client::link`] may give it a name, from the inode's number. Else it goes when nobody
+    /// has it open any more.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] from a metadata server of before this operation.
+    pub fn create_unnamed<'a>(&self, dir: impl Into<At<'a>>, options: &OpenOptions) -> Result<File> {
+        let _operation = self.operation();
+        let dir = dir.into();
+        self.create_unnamed_in(&dir, options).map_err(|error| error.on(&dir))
+    }
+
+    fn create_unnamed_in(&self, dir: &At<'_>, options: &OpenOptions) -> Result<File> {
+        let access = access_of(options)?;
+        let reply = self.meta(&CreateUnnamedRequest {
+            caller: self.caller_owned(),
+            dir: dir.to_wire(),
+            follow: options.follow,
+            mode: options.mode,
+            exclusive: options.exclusive,
+            layout: options.layout.clone(),
+            access,
+            small: !options.striped,
+        })?;
+        self.opened(dir.to_string(), options, access, reply)
     }
 
     pub(crate) fn create_request(&self, at: &At<'_>, options: &OpenOptions, access: u32) -> CreateRequest {

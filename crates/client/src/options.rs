@@ -226,7 +226,7 @@ setters! {
 }
 
 impl OpenOptions {
-    /// Whether to create the file, and fail where it is there.
+    /// Whether to create the file, and fail where it is there; one without a name then never gets one.
     pub fn create_new(mut self, create_new: bool) -> OpenOptions {
         self.exclusive = create_new;
         self.create |= create_new;

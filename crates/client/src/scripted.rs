@@ -404,6 +404,9 @@ fn a_server_of_an_older_release_is_not_asked_what_it_does_not_know() {
         assert_eq!(error.status(), Some(Status::Unsupported));
         let text = error.to_string();
         assert!(text.contains("version 2 is needed; upgrade it") && text.contains("meta0"), "{text}");
+        let options = crate::OpenOptions::new().write(true);
+        let error = client.create_unnamed("/", &options).map(drop).unwrap_err();
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
     });
     assert_eq!(used, []);
 }

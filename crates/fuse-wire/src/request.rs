@@ -49,6 +49,7 @@ pub mod opcode {
     pub(crate) const RENAME2: u32 = 45;
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const TMPFILE: u32 = 51;
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
@@ -254,6 +255,12 @@ pub enum Request<'a> {
         mode: u32,
         umask: u32,
     },
+    /// `O_TMPFILE`: a file without a name in a directory. Its arguments are those of `Create`; the name means nothing.
+    CreateUnnamed {
+        flags: i32,
+        mode: u32,
+        umask: u32,
+    },
     Read {
         handle: u64,
         offset: u64,
@@ -355,6 +362,7 @@ impl Request<'_> {
             Request::Link { .. } => "link",
             Request::Open { .. } => "open",
             Request::Create { .. } => "create",
+            Request::CreateUnnamed { .. } => "tmpfile",
             Request::Read { .. } => "read",
             Request::Write { .. } => "write",
             Request::Flush { .. } => "flush",
@@ -389,7 +397,7 @@ fn argument_bytes(operation: u32) -> usize {
     match operation {
         FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR | LISTXATTR | ACCESS
         | INTERRUPT | BATCH_FORGET => 8,
-        GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 => 16,
+        GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | TMPFILE | RENAME2 => 16,
         RELEASE | RELEASEDIR | FLUSH | LSEEK => 24,
         FALLOCATE | IOCTL => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
@@ -455,6 +463,11 @@ impl<'a> Request<'a> {
                 mode: args.u32("the mode")?,
                 umask: args.u32("the umask")?,
                 name: data.name("the name")?,
+            },
+            TMPFILE => Request::CreateUnnamed {
+                flags: args.u32("the flags")? as i32,
+                mode: args.u32("the mode")?,
+                umask: args.u32("the umask")?,
             },
             READ => Request::Read {
                 handle: args.u64("the open file")?,

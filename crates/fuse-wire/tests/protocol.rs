@@ -104,6 +104,11 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
             Request::Create { name: b"n", flags: 0o102, mode: 0o600, umask: 0o77 },
         ),
         (
+            51,
+            bytes(&[W(0o20200002), W(0o600), W(0o77), W(0), B(b"/\0")]),
+            Request::CreateUnnamed { flags: 0o20200002, mode: 0o600, umask: 0o77 },
+        ),
+        (
             15,
             bytes(&[D(1), D(2), W(3), W(0), D(0), W(0), W(0)]),
             Request::Read { handle: 1, offset: 2, bytes: 3 },

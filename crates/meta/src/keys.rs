@@ -8,7 +8,7 @@
 //!   d <block of 64>            removed inodes that the superblock's count has still; see count.rs
 //!   b <ino>                    bytes of a small file
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
-//!   u <ino>                    orphan: no name any more, but open somewhere, or lately removed
+//!   u <ino>                    orphan: no name (any more, or yet), but open somewhere, or lately removed; see orphan.rs
 //!   t <ino>                    tail of the appends to a file that is open for writing
 //!   c <ino> <session 16> <number 8>   counter of the open that has this number in its session
 //!   r <session 16> <shard 2> <slot 2>   last request of a session's slot, with its reply

@@ -35,6 +35,7 @@ mod op;
 mod open_counter;
 mod opens;
 mod ops;
+mod orphan;
 mod permission;
 mod quota;
 mod replies;

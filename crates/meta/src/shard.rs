@@ -44,6 +44,7 @@ mod tests {
     use crate::inode::{Kind, ROOT_INO, Timestamp};
     use crate::namespace::{Namespace, NamespaceOptions, encode_number};
     use crate::op::run_again;
+    use crate::orphan::Orphan;
     use crate::{At, Damage, MemEngine, MetaError};
     use proptest::prelude::*;
 
@@ -89,7 +90,7 @@ mod tests {
                 let session = SessionId(u128::from(*number).to_be_bytes());
                 let mut reply = vec![1; 17];
                 reply[9..].copy_from_slice(&7i64.to_le_bytes());
-                records.push((keys::orphan(ino(*shard, *number)).to_vec(), vec![1]));
+                records.push((keys::orphan(ino(*shard, *number)).to_vec(), Orphan::Nameless.encode()));
                 records.push((keys::reply(*shard, session, 3).to_vec(), reply));
                 records.push((keys::watcher(*shard, session), vec![1]));
             }

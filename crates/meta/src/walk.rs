@@ -169,7 +169,7 @@ impl<E: Engine> Op<'_, E> {
     }
 }
 
-fn require_dir(inode: &Inode) -> Result<(), MetaError> {
+pub(crate) fn require_dir(inode: &Inode) -> Result<(), MetaError> {
     if inode.is_dir() { Ok(()) } else { Err(MetaError::NotDirectory) }
 }
 

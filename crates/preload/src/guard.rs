@@ -224,6 +224,19 @@ fn warn_once(error: &Error) {
     }
 }
 
+static HAS_TOLD_OF_KERNEL: AtomicBool = AtomicBool::new(false);
+
+/// The error for what would pass through a fifo or a socket with a name in Weft. Said on standard error, once.
+pub(crate) fn nothing_passes() -> Errno {
+    if !HAS_TOLD_OF_KERNEL.swap(true, Ordering::Relaxed) {
+        warn(
+            "fifos and sockets in Weft have only names under weft run, and nothing passes through them; use a \
+             local directory for them, or a mount",
+        );
+    }
+    Errno(libc::EOPNOTSUPP)
+}
+
 /// Writes a line to standard error, unless that is a file in Weft.
 pub(crate) fn warn(text: &str) {
     let line = CString::new(format!("weft: {text}\n")).unwrap_or_default();

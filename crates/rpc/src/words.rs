@@ -45,6 +45,7 @@ fn words(op: Op) -> &'static str {
         Op::GetAttr => "get the attributes of",
         Op::SetAttr => "change the attributes of",
         Op::Create => "create",
+        Op::CreateUnnamed => "create a file without a name in",
         Op::Open | Op::Reopen => "open",
         Op::Close => "close",
         Op::Report => "report what was written to",

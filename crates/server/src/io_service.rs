@@ -111,12 +111,14 @@ impl<D: Disk> IoService<D> {
             }
             Revoked => Ok(Answer::of(&RevokedReply { ids: node.shared.revoked.ids() })),
             Register | ReplaceServer | AddServer | MoveServer | ListServers | NoteKey | ListKeys
-            | RevokeKey | Backup | Check | Treat | Lookup | GetAttr | SetAttr | Create | Open | Close
-            | Report | Reopen | Mkdir | Mknod | Symlink | Readlink | Link | Unlink | Rmdir | Rename
-            | ReadDir | Access | GetXattr | SetXattr | ListXattrs | RemoveXattr | SetLayout | Reserve
-            | SetQuota | ListQuotas | MarkTree | CountUsage | FindPaths | TruncateBegin | TruncateCommit
-            | Settle | FileCount | Lock | Unlock | GetLock | Append | ClaimLocks | FetchAdd | ReadSmall
-            | WriteSmall | SyncSmall | Spread | SyncMeta | Watch => node.not_here(op, "a metadata server"),
+            | RevokeKey | Backup | Check | Treat | Lookup | GetAttr | SetAttr | Create | CreateUnnamed
+            | Open | Close | Report | Reopen | Mkdir | Mknod | Symlink | Readlink | Link | Unlink | Rmdir
+            | Rename | ReadDir | Access | GetXattr | SetXattr | ListXattrs | RemoveXattr | SetLayout
+            | Reserve | SetQuota | ListQuotas | MarkTree | CountUsage | FindPaths | TruncateBegin
+            | TruncateCommit | Settle | FileCount | Lock | Unlock | GetLock | Append | ClaimLocks
+            | FetchAdd | ReadSmall | WriteSmall | SyncSmall | Spread | SyncMeta | Watch => {
+                node.not_here(op, "a metadata server")
+            }
         }
     }
 }

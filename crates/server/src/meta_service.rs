@@ -169,6 +169,7 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             GetAttr => meta.get_attr(call, session.decode(op, body)?),
             SetAttr => meta.set_attr(call, session.decode(op, body)?).await,
             Create => meta.create(call, session.decode(op, body)?).await,
+            CreateUnnamed => meta.create_unnamed(call, session.decode(op, body)?).await,
             Open => meta.open(call, session.decode(op, body)?).await,
             Close => meta.close(call, session.decode(op, body)?).await,
             Report => meta.report(call, session.decode(op, body)?).await,

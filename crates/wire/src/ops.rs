@@ -289,6 +289,8 @@ ops! {
     0x22b CountUsage: Metadata, Meta, true, CountUsageRequest -> Empty;
     /// Paths of inodes, looked for among all names part by part; for administrators.
     0x22c FindPaths: Metadata, Meta, true, FindPathsRequest -> FindPathsReply;
+    /// Create a file without a name, and open it; [`Op::Link`] may give it one.
+    0x22d CreateUnnamed: Metadata, Meta, false, CreateUnnamedRequest -> OpenReply;
     /// Start a check of the file system, or report its progress and findings.
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
@@ -329,6 +331,7 @@ impl Op {
             Op::FetchAdd => 2,
             Op::ReadSmall | Op::WriteSmall | Op::SyncSmall | Op::Spread | Op::PlaceObject => 4,
             Op::FindPaths => 6,
+            Op::CreateUnnamed => 8,
             Op::Reserve | Op::SetQuota | Op::ListQuotas | Op::MarkTree | Op::CountUsage => 5,
             _ => 1,
         }

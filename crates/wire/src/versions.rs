@@ -11,7 +11,7 @@
 /// | 5 | [`Reserve`](crate::Op::Reserve) and others: quotas |
 /// | 6 | [`FindPaths`](crate::Op::FindPaths) |
 /// | 7 | [`ReadDirReply::until`](crate::messages::ReadDirReply::until): where a listing ends; [`OpenRequest::execute`](crate::messages::OpenRequest::execute) |
-/// | 8 | [`HelloRequest::ends_with_connection`](crate::messages::HelloRequest::ends_with_connection) |
+/// | 8 | [`CreateUnnamed`](crate::Op::CreateUnnamed): files without a name; [`HelloRequest::ends_with_connection`](crate::messages::HelloRequest::ends_with_connection); [`OpenRequest::append`](crate::messages::OpenRequest::append) |
 pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 9 } else { 8 });
 
 /// The version that two peers use: the newest that both speak, or `None`.

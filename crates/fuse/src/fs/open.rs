@@ -44,12 +44,29 @@ impl WeftFs {
             Some(parent) => making.made(&asked, parent),
             None => making.followed.set(!file.created()),
         }
-        if file.created() {
-            self.notes.lock(&attr.ino).entry(attr.ino).or_default().created = Some(Instant::now());
-        }
-        let opened = self.add_file(file, flags, None);
+        let opened = match file.created() {
+            true => self.add_created(file, flags),
+            false => self.add_file(file, flags, None),
+        };
         self.truncated_at_open(who, &opened, flags)?;
         Ok((self.tell_entry(&asked, parent, attr), opened))
+    }
+
+    /// A file in a directory that has no name there. That it gets none with `O_EXCL` the kernel sees to as well.
+    pub(crate) fn create_unnamed(
+        &self,
+        who: Process,
+        parent: u64,
+        mode: u32,
+        flags: i32,
+    ) -> Outcome<(Told, Opened)> {
+        let options = open_options(flags).create_new(flags & libc::O_EXCL != 0).mode(mode & NEW_MODE);
+        let asked = self.coherence.ask();
+        let file = self.callers.client(who).create_unnamed(At::ino(self.ino(parent)), &options)?;
+        let attr = file.attr();
+        let opened = self.add_created(file, flags);
+        self.coherence.looked_up(attr.ino);
+        Ok((self.tell(&asked, attr), opened))
     }
 
     pub(crate) fn open(&self, who: Process, node: u64, flags: i32) -> Outcome<Opened> {
@@ -71,6 +88,12 @@ impl WeftFs {
         }
         let open = self.file(opened.handle)?;
         self.clear_set_id(who, &open)
+    }
+
+    fn add_created(&self, file: File, flags: i32) -> Opened {
+        let ino = file.attr().ino;
+        self.notes.lock(&ino).entry(ino).or_default().created = Some(Instant::now());
+        self.add_file(file, flags, None)
     }
 
     fn add_file(&self, file: File, flags: i32, told: Option<ToldSize>) -> Opened {

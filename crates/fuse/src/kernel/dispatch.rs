@@ -152,10 +152,10 @@ impl Dispatcher {
             Request::Open { flags } => answer.reply(fs.open(who, node, flags), put_opened),
             Request::Create { name, flags, mode, umask } => {
                 let created = fs.create(who, node, os(name), with_umask(mode, umask), flags);
-                answer.reply(created, |body, (told, opened)| {
-                    put_entry(body, told);
-                    put_opened(body, opened);
-                });
+                answer.reply(created, put_created);
+            }
+            Request::CreateUnnamed { flags, mode, umask } => {
+                answer.reply(fs.create_unnamed(who, node, with_umask(mode, umask), flags), put_created);
             }
             Request::Read { handle, offset, bytes } => fs.read(who, handle, offset, bytes as usize, answer),
             Request::Write { handle, offset, data, manner } => {
@@ -377,6 +377,11 @@ fn put_opened(body: &mut Body<'_>, opened: Opened) {
     let mut flags = if opened.direct_io { direct } else { 0 };
     flags |= if opened.keep_cache { open_flags::KEEP_CACHE } else { 0 };
     body.opened(&OpenReply { handle: opened.handle, flags });
+}
+
+fn put_created(body: &mut Body<'_>, (told, opened): (Told, Opened)) {
+    put_entry(body, told);
+    put_opened(body, opened);
 }
 
 fn put_count(body: &mut Body<'_>, bytes: usize) {

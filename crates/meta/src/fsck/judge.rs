@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
 use crate::ops::small::small_bytes;
+use crate::orphan::Orphan;
 use crate::quota::{decode_limit, decode_used};
 use crate::replies::StoredReply;
 use crate::tails::decode_tail;
@@ -146,11 +147,14 @@ impl<'a, E: Engine> Judge<'a, E> {
                 _ => Ok(Vec::new()),
             },
             keys::SMALL if is_numbered => self.small_record(key, value, number),
-            keys::ORPHAN if is_numbered => match self.inode(number)? {
-                Found::There(inode) if inode.nlink == 0 => Ok(Vec::new()),
-                Found::Unreadable => Ok(Vec::new()),
-                _ => Ok(vec![Damage::BadOrphan(number)]),
-            },
+            keys::ORPHAN if is_numbered => {
+                Orphan::decode(number, value)?;
+                match self.inode(number)? {
+                    Found::There(inode) if inode.nlink == 0 => Ok(Vec::new()),
+                    Found::Unreadable => Ok(Vec::new()),
+                    _ => Ok(vec![Damage::BadOrphan(number)]),
+                }
+            }
             keys::GARBAGE if is_numbered => {
                 decode_layout(key, value)?;
                 let exists = self.exists(keys::INODE, number)?;

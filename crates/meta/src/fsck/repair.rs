@@ -12,6 +12,7 @@ use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, Timestamp};
 use crate::namespace::{COOKIES_END, Namespace};
 use crate::op::Op;
+use crate::orphan::Orphan;
 use crate::{MetaError, keys};
 
 /// Where things without a name come to, in the root directory.
@@ -259,7 +260,7 @@ impl<E: Engine> Op<'_, E> {
     fn repair_orphan(&mut self, now: Timestamp, ino: u64) -> Result<(), MetaError> {
         match self.inode(ino)? {
             Some(inode) if inode.nlink == 0 && self.ns.opens.is_held(ino) => {
-                self.put(keys::orphan(ino), vec![1]);
+                self.put(keys::orphan(ino), Orphan::Nameless.encode());
             }
             // Nothing says that it was to be removed.
             Some(inode) if inode.nlink == 0 => self.bring_to_lost_and_found(now, inode)?,

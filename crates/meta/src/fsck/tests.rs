@@ -402,6 +402,8 @@ fn other_records_are_repaired() {
         &ALL,
     );
     case(|p| p.batch.put(keys::orphan(4000), [1]), is!(Damage::BadOrphan(4000)), &ALL);
+    case(|p| p.batch.put(keys::orphan(4000), [2]), is!(Damage::BadOrphan(4000)), &ALL);
+    case(|p| p.batch.put(keys::orphan(4000), [3]), is!(Damage::Unreadable(_)), &ALL);
     case(
         |p| {
             p.remove_entry("a/b", "g");
@@ -467,6 +469,30 @@ fn an_unlinked_inode_that_nobody_holds_is_removed() {
     let mut later = open(ns.engine.fork());
     assert!(matches!(later.check().unwrap()[..], [Damage::LeftOver(_)]));
     assert_eq!(repair(&mut later).1, vec![]);
+}
+
+#[test]
+fn a_file_that_never_had_a_name_is_no_damage_while_somebody_holds_it() {
+    let mut ns = tree();
+    let (root, session) = (Caller::root(), SessionId([5; 16]));
+    let flags = crate::OpenFlags { write: true, ..Default::default() };
+    let new = crate::NewFile::default();
+    let [kept, named] = [(); 2]
+        .map(|()| run(&mut ns, |op| op.create_unnamed(&root, NOW, session, at("a/b"), &new, flags)).attr.ino);
+    ns.begin_audit(1);
+    assert_eq!(ns.step_audit(1, 1).unwrap().findings, vec![]);
+    run(&mut ns, |op| op.link(&root, NOW, At::ino(named), false, at("a/b/named")));
+    loop {
+        let step = ns.step_audit(1, 100).unwrap();
+        assert_eq!(step.findings, vec![], "one gets its name during the check");
+        if step.finished {
+            break;
+        }
+    }
+    let mut later = open(ns.engine.fork());
+    assert_eq!(later.check().unwrap(), vec![Damage::LeftOver(kept)], "nobody holds it");
+    assert_eq!(repair(&mut later).1, vec![]);
+    assert!(later.begin().getattr(kept).is_err() && later.begin().getattr(named).is_ok());
 }
 
 /// Whatever is done between the steps of a check, it finds nothing.
@@ -562,7 +588,8 @@ fn damaged_records_are_found_or_refused() {
     let mut records: Vec<_> = sound.engine.scan(&[0], &[255]).collect::<Result<_, _>>().unwrap();
     // Of kinds that this tree has none of.
     let counter = keys::counter(&crate::CounterId { ino: 5, session, number: 3 });
-    let others: [&[u8]; 6] = [
+    let others: [&[u8]; 7] = [
+        &keys::orphan(5),
         &keys::reply(0, session, 0),
         &keys::server(1),
         &keys::append_tail(5),

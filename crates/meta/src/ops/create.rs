@@ -1,6 +1,5 @@
-//! New names: open with create, mkdir, mknod, symlink, link; and readlink.
+//! New names: open with create, mkdir, mknod, symlink, link; and readlink. Files that have no name at first.
 
-use crate::MetaError;
 use crate::acl::UMASK_SHIFT;
 use crate::caller::{Caller, SessionId};
 use crate::engine::Engine;
@@ -8,8 +7,10 @@ use crate::flags::require_alterable;
 use crate::inode::{Attr, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, Timestamp};
 use crate::op::Op;
 use crate::opens::Hold;
+use crate::orphan::Orphan;
 use crate::permission::{EXECUTE, READ, WRITE, require, require_change};
-use crate::walk::{At, End, Follow, TARGET_BYTES_MAX, Walked};
+use crate::walk::{At, End, Follow, TARGET_BYTES_MAX, Walked, require_dir};
+use crate::{MetaError, keys};
 
 /// How to open a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,7 +19,7 @@ pub struct OpenFlags {
     pub read: bool,
     /// For writing; registers the session as a writer.
     pub write: bool,
-    /// With create: the name must be new, and a symbolic link there is not followed.
+    /// With create: the name must be new, and a symbolic link there is not followed. Without a name: the file never gets one.
     pub exclusive: bool,
     /// Fail with `Loop` if the last name is a symbolic link.
     pub no_follow: bool,
@@ -119,8 +120,50 @@ impl<E: Engine> Op<'_, E> {
         new: &NewFile,
         flags: OpenFlags,
     ) -> Result<Opened, MetaError> {
-        let mut inode = self.new_inode(caller, now, &place.dir, Kind::File, new.mode)?;
-        let default = place.dir.default_layout.as_ref();
+        let inode = self.new_open_file(caller, now, session, &place.dir, new, flags)?;
+        let small_bytes = self.small_bound(&inode);
+        let attr = self.place(now, place, inode);
+        Ok(Opened { attr, created: true, small_bytes })
+    }
+
+    /// Makes a file in a directory, without a name there, and opens it. Unless it is exclusive, `link` may give it one. It goes with
+    /// its last open otherwise.
+    pub fn create_unnamed(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        session: SessionId,
+        dir: At,
+        new: &NewFile,
+        flags: OpenFlags,
+    ) -> Result<Opened, MetaError> {
+        self.attempt(|op| {
+            let follow = if flags.no_follow { Follow::BeforeSlash } else { Follow::Always };
+            let dir = op.resolve(caller, dir, follow)?;
+            require_dir(&dir)?;
+            require_change(caller, &dir)?;
+            let mut inode = op.new_open_file(caller, now, session, &dir, new, flags)?;
+            inode.nlink = 0;
+            let orphan = if flags.exclusive { Orphan::Nameless } else { Orphan::Linkable };
+            op.put(keys::orphan(inode.ino), orphan.encode());
+            let (attr, small_bytes) = (op.attr_of(&inode), op.small_bound(&inode));
+            op.add_inode(inode);
+            Ok(Opened { attr, created: true, small_bytes })
+        })
+    }
+
+    /// A new file as the caller makes it in `dir`, held as the flags say.
+    fn new_open_file(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        session: SessionId,
+        dir: &Inode,
+        new: &NewFile,
+        flags: OpenFlags,
+    ) -> Result<Inode, MetaError> {
+        let mut inode = self.new_inode(caller, now, dir, Kind::File, new.mode)?;
+        let default = dir.default_layout.as_ref();
         inode.layout = Some(self.layout_for(inode.ino, default, new.layout.as_ref())?);
         inode.small = new.small && self.ns.options.small_file_bytes > 0;
         if flags.write {
@@ -131,9 +174,7 @@ impl<E: Engine> Op<'_, E> {
         if flags.read {
             self.hold(inode.ino, session, Hold::Read);
         }
-        let small_bytes = self.small_bound(&inode);
-        let attr = self.place(now, place, inode);
-        Ok(Opened { attr, created: true, small_bytes })
+        Ok(inode)
     }
 
     fn open_existing(
@@ -244,7 +285,8 @@ impl<E: Engine> Op<'_, E> {
         Ok(target.into_vec())
     }
 
-    /// Gives an existing file the further name `to`. Directories have one name only.
+    /// Gives an existing file the further name `to`, or one that was made without a name its first. Directories have one name only, and
+    /// a file that has lost its last gets no other.
     pub fn link(
         &mut self,
         caller: &Caller,
@@ -266,7 +308,7 @@ impl<E: Engine> Op<'_, E> {
                 return Err(MetaError::OtherTree);
             }
             if inode.nlink == 0 {
-                return Err(MetaError::NotFound);
+                op.end_orphan(inode.ino)?;
             }
             inode.nlink = inode.nlink.checked_add(1).ok_or(MetaError::TooManyLinks)?;
             inode.ctime = now;

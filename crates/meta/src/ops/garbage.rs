@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   unlink, open     inode nlink 0, u<ino>         last close:  inode deleted, g<ino> -> layout
+//!   made unnamed     inode nlink 0, u<ino>         link: u<ino> deleted; last close without one: as above
 //!   unlink, looked at   as if open                 a moment later, unless it is open then: the same
 //!   unlink, closed   inode deleted, g<ino>         data files removed on the I/O servers: g<ino> deleted
 //! ```
@@ -15,6 +16,7 @@ use crate::lately::LatelyRemoved;
 use crate::namespace::Namespace;
 use crate::op::Op;
 use crate::opens::Effect;
+use crate::orphan::Orphan;
 use crate::shard::keys_of;
 use weft_layout::Layout;
 
@@ -43,12 +45,26 @@ impl<E: Engine> Op<'_, E> {
             self.effect(Effect::Keep { ino: inode.ino, bytes: inode.size });
         }
         if kept || self.ns.grace || self.ns.opens.is_held(inode.ino) {
-            self.put(keys::orphan(inode.ino), vec![1]);
+            self.put(keys::orphan(inode.ino), Orphan::Nameless.encode());
             self.put_inode(inode);
         } else {
             // It had a name until now, so it has no record of an orphan.
             self.purge_named(&inode)?;
         }
+        Ok(())
+    }
+
+    /// Has an inode without a name be no orphan any more, for it gets its first name.
+    ///
+    /// # Errors
+    /// `NotFound` unless it was made to get one.
+    pub(crate) fn end_orphan(&mut self, ino: u64) -> Result<(), MetaError> {
+        let key = keys::orphan(ino);
+        let orphan = self.record(&key)?.map(|value| Orphan::decode(ino, &value)).transpose()?;
+        if orphan != Some(Orphan::Linkable) {
+            return Err(MetaError::NotFound);
+        }
+        self.delete(key);
         Ok(())
     }
 

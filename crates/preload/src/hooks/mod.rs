@@ -17,6 +17,7 @@ pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod raw;
 pub(crate) mod searching;
+pub(crate) mod sockets;
 pub(crate) mod space;
 pub(crate) mod spawn;
 pub(crate) mod spawn_directories;

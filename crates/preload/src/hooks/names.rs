@@ -99,6 +99,9 @@ hooks! {
 
     fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
         let local = |from_dir, from, to_dir, to| linkat::real(from_dir, from, to_dir, to, flags);
+        if !from.is_null() && *from == 0 && flags & libc::AT_EMPTY_PATH == 0 {
+            return local(from_dir, from, to_dir, to);
+        }
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let places = || (place_of(from_dir, from), place_of(to_dir, to));
         if let (Some(Place::Weft(_)), Some(Place::Local)) = places()

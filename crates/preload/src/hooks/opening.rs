@@ -7,7 +7,7 @@ use weft_wire::messages::FileKind;
 
 use super::standard_streams;
 use crate::dispatch::on_path;
-use crate::guard::{Errno, Outcome};
+use crate::guard::{Errno, Outcome, nothing_passes};
 use crate::mounts::Made;
 use crate::path_text::tidy;
 use crate::paths::Target;
@@ -25,7 +25,7 @@ const FLAGS_KEPT: c_int = libc::O_ACCMODE
     | libc::O_SYNC
     | libc::O_DSYNC
     | libc::O_DIRECT
-    | libc::O_DIRECTORY
+    | libc::O_TMPFILE
     | libc::O_NOFOLLOW
     | libc::O_NOATIME
     | libc::O_PATH;
@@ -79,8 +79,8 @@ fn keep_apart(fd: c_int) -> c_int {
 pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcome<c_int> {
     let (made, at) = target.at()?;
     let (access, follow) = (flags & libc::O_ACCMODE, flags & libc::O_NOFOLLOW == 0);
-    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        return Err(Errno(libc::EOPNOTSUPP));
+    if flags & (libc::O_TMPFILE | libc::O_PATH) == libc::O_TMPFILE {
+        return open_unnamed(target, flags, mode);
     }
     if access == libc::O_ACCMODE {
         return Err(Errno(libc::EINVAL));
@@ -112,9 +112,26 @@ pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcom
         Err(error) if error.errno() == libc::EISDIR && !writable && flags & libc::O_CREAT == 0 => {
             open_named(target, flags)
         }
-        Err(error) if error.errno() == libc::EOPNOTSUPP => Err(why_not(made, at, follow)),
+        Err(error) if error.errno() == libc::EOPNOTSUPP => Err(why_not(made, at, flags)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Opens a file that has no name in the directory of a path. Of its descriptor the path is the directory's.
+fn open_unnamed(target: &Target, flags: c_int, mode: c_uint) -> Outcome<c_int> {
+    let access = flags & libc::O_ACCMODE;
+    if !matches!(access, libc::O_WRONLY | libc::O_RDWR) || flags & libc::O_CREAT != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let (made, at) = target.at()?;
+    let options = OpenOptions::new()
+        .read(access == libc::O_RDWR)
+        .write(true)
+        .create_new(flags & libc::O_EXCL != 0)
+        .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
+        .follow(flags & libc::O_NOFOLLOW == 0)
+        .mode(mode_of_new(mode));
+    describe_file(target, made.client.create_unnamed(at, &options)?, flags)
 }
 
 /// Whether the effective user owns the file. True if it does not exist.
@@ -123,10 +140,14 @@ fn is_own(made: &Made, at: At<'_>, follow: bool) -> bool {
 }
 
 /// Why something other than a file or directory cannot be opened.
-fn why_not(made: &Made, at: At<'_>, follow: bool) -> Errno {
+fn why_not(made: &Made, at: At<'_>, flags: c_int) -> Errno {
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    // It fails everywhere while nobody reads.
+    let wants_reader = flags & (libc::O_ACCMODE | libc::O_NONBLOCK) == libc::O_WRONLY | libc::O_NONBLOCK;
     match made.client.stat(at, follow).map(|attr| attr.kind) {
         Ok(FileKind::Symlink) => Errno(libc::ELOOP),
         Ok(FileKind::Directory) => Errno(libc::EISDIR),
+        Ok(FileKind::Fifo) if !wants_reader => nothing_passes(),
         Ok(_) => Errno(libc::ENXIO),
         Err(error) => error.into(),
     }

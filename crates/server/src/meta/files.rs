@@ -42,6 +42,36 @@ impl<E: Engine + 'static> MetaPart<E> {
         .await
     }
 
+    /// Creates a file without a name and opens it.
+    pub async fn create_unnamed(
+        &self,
+        call: &Call,
+        request: CreateUnnamedRequest,
+    ) -> Result<Answer, Refusal> {
+        let (read, write) = t::access(request.access)?;
+        if !read && !write {
+            return Err(Refusal::new(Status::Invalid, "a file without a name that is not opened"));
+        }
+        let (exclusive, no_follow) = (request.exclusive, !request.follow);
+        let flags = OpenFlags { read, write, exclusive, no_follow, ..OpenFlags::default() };
+        let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
+        let small = request.small && layout.is_none() && self.spreading.is_possible();
+        let new = NewFile { mode: request.mode, layout, small };
+        let caller = t::caller(request.caller);
+        self.change_spread(call, |op, now, effects| {
+            if is_limited(&caller) {
+                op.limited();
+            }
+            let dir = t::at(&request.dir);
+            let opened = op.create_unnamed(&caller, now, call.session, dir, &new, flags)?;
+            effects.lease(None, Some(opened.attr.ino));
+            let mut reply = self.open_reply(op, call, is_limited(&caller), &opened, request.access)?;
+            reply.attr.size_live &= !self.watchers.watches(call.session);
+            Ok(reply)
+        })
+        .await
+    }
+
     /// Opens a file.
     pub async fn open(&self, call: &Call, request: OpenRequest) -> Result<Answer, Refusal> {
         let (read, write) = t::access(request.access)?;

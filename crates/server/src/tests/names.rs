@@ -132,6 +132,31 @@ fn many_opens_end_together<W: Way>() {
     assert_eq!(client.gauge("open_files"), Some(1));
 }
 
+fn a_file_without_a_name_is_open_or_is_not_made<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut client = cluster.meta();
+    let unnamed = |access| CreateUnnamedRequest {
+        caller: ROOT,
+        dir: at("/"),
+        follow: true,
+        mode: 0o600,
+        exclusive: false,
+        layout: None,
+        access,
+        small: true,
+    };
+    assert_eq!(client.call(&unnamed(0)).unwrap_err().status, Status::Invalid);
+    let made = client.call(&unnamed(rights::READ | rights::WRITE)).unwrap();
+    assert_eq!((made.created, made.attr.nlink, made.run), (true, 0, client.run));
+    assert!(made.capability.is_some() && made.small_bytes.0 > 0);
+    assert_eq!(client.gauge("open_files"), Some(1));
+    let from = At { dir: made.attr.ino, path: Vec::new() };
+    let link = LinkRequest { caller: ROOT, from, follow: false, to: at("f"), with_dir: Added(true) };
+    let linked = client.call(&link).unwrap();
+    assert_eq!((linked.attr.nlink, linked.dir.0.is_some()), (1, true));
+    assert_eq!(client.call(&lookup("f")).unwrap().attr.ino, made.attr.ino);
+}
+
 fn an_open_counts_once_however_often_it_is_told<W: Way>() {
     let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
@@ -323,5 +348,5 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
 }
 
 over_all_ways! {
-    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together an_open_counts_once_however_often_it_is_told a_counter_is_changed_by_whoever_has_a_capability_and_ends_with_its_open a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
+    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together a_file_without_a_name_is_open_or_is_not_made an_open_counts_once_however_often_it_is_told a_counter_is_changed_by_whoever_has_a_capability_and_ends_with_its_open a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
 }

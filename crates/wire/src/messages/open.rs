@@ -34,6 +34,26 @@ crate::message! {
         pub append: Added<bool>,
     }
 
+    /// See [`crate::Op::CreateUnnamed`].
+    pub struct CreateUnnamedRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The directory that it would have a name in, which gives it what new files there get.
+        pub dir: At,
+        /// Whether a symbolic link at the end is followed.
+        pub follow: bool,
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`](super::UMASK_SHIFT).
+        pub mode: u32,
+        /// It never gets a name.
+        pub exclusive: bool,
+        /// Layout, if it differs from the directory's default.
+        pub layout: Option<LayoutWish>,
+        /// [`rights`] to open with, at least one.
+        pub access: u32,
+        /// Whether it may begin as a small file.
+        pub small: bool,
+    }
+
     /// See [`crate::Op::Open`].
     pub struct OpenRequest {
         /// On whose behalf.

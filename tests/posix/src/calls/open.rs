@@ -5,6 +5,7 @@ use crate::check::*;
 use crate::sys::*;
 use crate::table::Table;
 use libc::{O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 fn create(path: &str) -> Outcome {
     open_mode(path, O_CREAT | O_WRONLY, 0o644).map(drop)
@@ -12,6 +13,86 @@ fn create(path: &str) -> Outcome {
 
 fn create_new(path: &str) -> Outcome {
     open_mode(path, O_CREAT | O_EXCL | O_WRONLY, 0o644).map(drop)
+}
+
+/// A file without a name in the current directory; `None` where the file system has no such files, as open(2) allows.
+fn unnamed(flags: i32) -> Option<OwnedFd> {
+    match open_mode(".", libc::O_TMPFILE | flags, 0o666) {
+        Err(Errno(libc::EOPNOTSUPP | libc::EISDIR)) => None,
+        outcome => Some(ok(outcome)),
+    }
+}
+
+fn give_name(fd: &OwnedFd, name: &str) -> Outcome {
+    linkat(format!("/proc/self/fd/{}", fd.as_raw_fd()), name, libc::AT_SYMLINK_FOLLOW)
+}
+
+fn without_a_name(table: &mut Table) {
+    table.case("O_TMPFILE makes a file without a name, which linkat may give one", || {
+        let Some(fd) = unnamed(O_RDWR) else { return };
+        assert_eq!(ok(write(&fd, b"hidden")), 6);
+        assert_eq!(ok(list(".")), [] as [&str; 0]);
+        let before = ok(fstat(&fd));
+        assert_eq!((before.nlink, before.kind, before.size), (0, Kind::File, 6));
+        file("taken");
+        err(give_name(&fd, "taken"), libc::EEXIST);
+        ok(give_name(&fd, "f"));
+        let named = ok(lstat("f"));
+        assert_eq!((named.ino, named.nlink, ok(fstat(&fd)).nlink), (before.ino, 1, 1));
+        ok(link("f", "g"));
+        assert_eq!(ok(write(&fd, b" once")), 5);
+        drop(fd);
+        assert_eq!(contents("f"), b"hidden once");
+        assert_eq!(contents("g"), b"hidden once");
+    });
+    table.case("O_TMPFILE: a name that was lost does not come back", || {
+        let Some(fd) = unnamed(O_RDWR) else { return };
+        ok(give_name(&fd, "f"));
+        ok(unlink("f"));
+        err(give_name(&fd, "f"), libc::ENOENT);
+        assert_eq!(ok(write(&fd, b"gone")), 4);
+    });
+    table.case("O_TMPFILE with O_EXCL: the file gets no name", || {
+        let Some(fd) = unnamed(O_RDWR | libc::O_EXCL) else { return };
+        assert_eq!(ok(write(&fd, b"hidden")), 6);
+        err(give_name(&fd, "f"), libc::ENOENT);
+        assert_eq!(ok(list(".")), [] as [&str; 0]);
+    });
+    table.case("O_TMPFILE: the bytes stay as long as a descriptor", || {
+        let Some(fd) = unnamed(O_RDWR) else { return };
+        let bytes = vec![7; fewer(300_000)];
+        assert_eq!(ok(pwrite(&fd, &bytes, 0)), bytes.len());
+        let again = ok(dup(&fd));
+        drop(fd);
+        assert!(ok(pread(&again, bytes.len(), 0)) == bytes);
+        ok(ftruncate(&again, 5));
+        assert_eq!(ok(fstat(&again)).size, 5);
+    });
+    table.case("O_TMPFILE: mode, owner and group are those of a new file in the directory", || {
+        alices_dir("d", 0o2777);
+        ok(chown("d", ALICE.uid, BOB.gid));
+        ok(chmod("d", 0o2777));
+        as_user(ALICE, || {
+            umask(0o027);
+            let fd = match open_mode("d", libc::O_TMPFILE | O_WRONLY, 0o666) {
+                Err(Errno(libc::EOPNOTSUPP | libc::EISDIR)) => return,
+                outcome => ok(outcome),
+            };
+            let made = ok(fstat(&fd));
+            assert_eq!((made.mode, made.uid, made.gid), (0o640, ALICE.uid, BOB.gid));
+        });
+    });
+    table.case("O_TMPFILE: the directory must be one that may be written, and so must the file", || {
+        if unnamed(O_RDWR).is_none() {
+            return;
+        }
+        file("f");
+        alices_dir("d", 0o555);
+        err(open_mode("f", libc::O_TMPFILE | O_RDWR, 0o600), libc::ENOTDIR);
+        err(open_mode("none", libc::O_TMPFILE | O_RDWR, 0o600), libc::ENOENT);
+        err(open_mode(".", libc::O_TMPFILE | O_RDONLY, 0o600), libc::EINVAL);
+        as_user(BOB, || err(open_mode("d", libc::O_TMPFILE | O_RDWR, 0o600), libc::EACCES));
+    });
 }
 
 pub fn define(table: &mut Table) {
@@ -259,18 +340,7 @@ fn kinds(table: &mut Table) {
             err(read(&fd, 1), libc::EBADF);
         });
     });
-    table.case("O_TMPFILE makes a file without a name, which linkat may give one", || {
-        use std::os::fd::AsRawFd;
-        let fd = match open_mode(".", libc::O_TMPFILE | O_RDWR, 0o600) {
-            Err(Errno(libc::EOPNOTSUPP | libc::EISDIR)) => return, // as open(2) allows
-            outcome => ok(outcome),
-        };
-        assert_eq!(ok(write(&fd, b"hidden")), 6);
-        assert_eq!(ok(list(".")), [] as [&str; 0]);
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        ok(linkat(path, "f", libc::AT_SYMLINK_FOLLOW));
-        assert_eq!(contents("f"), b"hidden");
-    });
+    without_a_name(table);
     table.case("O_DIRECT reads and writes whole blocks where it is offered", || {
         let Ok(fd) = open_mode("f", O_CREAT | O_RDWR | libc::O_DIRECT, 0o600) else { return };
         let map = ok(Mapping::anonymous(8192));
