@@ -121,6 +121,8 @@ pub(crate) struct WeftFs {
     writers: Sharded<u64, Writers>,
     directories: Sharded<u64, Arc<Mutex<DirStream>>>,
     notes: Sharded<u64, Note>,
+    /// Threads that were told that a directory is gone, with its node.
+    gone: Sharded<u32, u64>,
     coherence: Arc<Coherence>,
     closing: Arc<Closing>,
     last_replies: LastReplies,
@@ -143,6 +145,7 @@ impl WeftFs {
             writers: Sharded::default(),
             directories: Sharded::default(),
             notes: Sharded::default(),
+            gone: Sharded::default(),
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, caches_names)),
             closing: Closing::new(client),
             last_replies: LastReplies::default(),

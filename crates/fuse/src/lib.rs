@@ -19,6 +19,7 @@ mod mount;
 mod notify;
 mod options;
 mod outcome;
+mod places;
 mod probing;
 mod read_ahead;
 mod read_buffer;

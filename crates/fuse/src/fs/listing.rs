@@ -1,22 +1,26 @@
 //! Open directories.
 
 use super::WeftFs;
-use crate::directory::{AFTER_DOTS, DirItem, DirStream};
+use crate::directory::{DirItem, DirStream};
 use crate::outcome::{Errno, Outcome, Told};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weft_client::At;
-use weft_gateway::Process;
+use weft_gateway::{Asked, Process};
+use weft_wire::messages::{Attr, FileKind};
 
 impl WeftFs {
     /// Whether an open directory may be listed is decided here; nobody asks later.
     pub(crate) fn open_directory(&self, who: Process, node: u64) -> Outcome<u64> {
+        let ino = self.ino(node);
         if who.uid != 0 {
-            self.callers.client(who).access(At::ino(self.ino(node)), false, libc::R_OK as u32)?;
+            let allowed = self.callers.client(who).access(At::ino(ino), false, libc::R_OK as u32);
+            let is_gone = |errno| errno == libc::ESTALE && self.coherence.last_of_directory(ino).is_some();
+            allowed.or_else(|error| if is_gone(error.errno()) { Ok(()) } else { Err(error) })?;
         }
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(Mutex::new(DirStream::new(self.ino(node))));
+        let stream = Arc::new(Mutex::new(DirStream::new(ino)));
         self.directories.lock(&handle).insert(handle, stream);
         Ok(handle)
     }
@@ -32,24 +36,20 @@ impl WeftFs {
         let stream = self.directories.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))?;
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         let client = self.callers.root();
-        stream.seek(client, &self.coherence, position, with_attrs)?;
+        stream.seek(client, &self.coherence, position, with_attrs).map_err(of_listing)?;
         let (dir, asked) = (stream.ino(), stream.asked().unwrap_or_else(|| self.coherence.ask()));
         // Some of these names may be gone: the kernel asks again for those that it is led to use.
         let names_hold = !self.reports.changed_since(dir, asked.at());
         let name_valid = if names_hold { self.behaviour.entry_timeout } else { Duration::ZERO };
         stream.emit(|mut item| {
             let ino = item.node;
-            // With attributes it counts as if it had been looked up, if there is still room for it.
-            let counts = with_attrs && item.position > AFTER_DOTS;
-            if counts {
+            item.told = self.listed(&asked, dir, &item).map(|attr| {
+                // It counts as if it had been looked up, if there is still room for it.
                 self.coherence.looked_up(ino);
-            }
-            if let Some(attr) = item.attr {
-                let attr = self.with_own_changes(client, &asked, attr.clone());
-                let entry_valid = || self.coherence.may_cache_name(&asked, dir, name_valid);
-                let told = |attr| Told { entry_valid: entry_valid(), ..self.tell(&asked, attr) };
-                item.told = attr.map(told).ok();
-            }
+                let told = self.tell(&asked, attr);
+                Told { entry_valid: self.coherence.may_cache_name(&asked, dir, name_valid), ..told }
+            });
+            let counts = item.told.is_some();
             item.node = self.node(ino);
             let full = emit(item);
             if counts && full {
@@ -60,7 +60,22 @@ impl WeftFs {
         Ok(())
     }
 
+    /// Attributes of an entry of a page, if the kernel may be told of it as if it had looked it up.
+    fn listed(&self, asked: &Asked, dir: u64, item: &DirItem<'_>) -> Option<Attr> {
+        let attr = item.attr?;
+        let place = (dir, item.name.into());
+        if attr.kind == FileKind::Directory && !self.coherence.may_list_directory(attr.ino, &place) {
+            return None;
+        }
+        self.with_own_changes(self.callers.root(), asked, attr.clone()).ok()
+    }
+
     pub(crate) fn release_directory(&self, handle: u64) {
         self.directories.lock(&handle).remove(&handle);
     }
+}
+
+/// As a local file system has it where a directory that is open has been removed.
+fn of_listing(errno: Errno) -> Errno {
+    if errno.0 == libc::ESTALE { Errno(libc::ENOENT) } else { errno }
 }
