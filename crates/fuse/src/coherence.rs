@@ -348,6 +348,15 @@ impl Coherence {
         }
     }
 
+    /// Whether attributes of a directory, as the reply to `asked` had them, may lack a change of this mount's.
+    pub(crate) fn directory_changed_since(&self, asked: &Asked, attr: &Attr) -> bool {
+        let shard = self.directories.lock(&attr.ino);
+        let Some(directory) = shard.get(&attr.ino) else { return false };
+        let is_older = |known: &Attr| status_change(known) > status_change(attr);
+        directory.changed_at.is_some_and(|changed| changed >= asked.at())
+            || directory.attr.as_ref().is_some_and(|(known, _)| is_older(known))
+    }
+
     /// This mount has removed or moved something that may be a directory; which one it was nobody has said.
     pub(crate) fn directory_removed(&self) {
         let now = self.begin.elapsed().as_nanos() as u64;

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
-use weft_gateway::{Asked, Blocks, Callers, Identities, LEASE, Process, Reports, Sharded};
+use weft_gateway::{Asked, Blocks, Callers, Changes, Identities, LEASE, Process, Reports, Sharded};
 use weft_wire::messages::{Attr, CAPABILITY_XATTR, FileKind, Time, UMASK_SHIFT};
 
 /// The kernel's number for the root of a mount; FUSE fixes it.
@@ -127,6 +127,8 @@ pub(crate) struct WeftFs {
     closing: Arc<Closing>,
     last_replies: LastReplies,
     reports: Reports,
+    /// Names that this mount has taken away from what they led to.
+    names_taken: Changes,
     read_buffers: Arc<ReadBuffers>,
     epochs: Epochs,
     blocks: Blocks,
@@ -150,6 +152,7 @@ impl WeftFs {
             closing: Closing::new(client),
             last_replies: LastReplies::default(),
             reports: Reports::default(),
+            names_taken: Changes::default(),
             read_buffers: Arc::default(),
             epochs: Epochs::default(),
             blocks: Blocks::default(),

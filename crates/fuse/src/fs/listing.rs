@@ -3,6 +3,8 @@
 use super::WeftFs;
 use crate::directory::{DirItem, DirStream};
 use crate::outcome::{Errno, Outcome, Told};
+use crate::places::Place;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -60,19 +62,41 @@ impl WeftFs {
         Ok(())
     }
 
-    /// Attributes of an entry of a page, if the kernel may be told of it as if it had looked it up.
+    /// Attributes of an entry of a page, if the kernel may be told of it as if it had looked it up: the name may lead elsewhere by
+    /// now, what it leads to may have lost another name, and a directory may have got one.
     fn listed(&self, asked: &Asked, dir: u64, item: &DirItem<'_>) -> Option<Attr> {
         let attr = item.attr?;
         let place = (dir, item.name.into());
-        if attr.kind == FileKind::Directory && !self.coherence.may_list_directory(attr.ino, &place) {
+        if self.names_taken.changed_since(name_key(&place), asked.at()) {
             return None;
         }
-        self.with_own_changes(self.callers.root(), asked, attr.clone()).ok()
+        let is_directory = attr.kind == FileKind::Directory;
+        if is_directory && !self.coherence.may_list_directory(attr.ino, &place) {
+            return None;
+        }
+        let is_old = match is_directory {
+            true => self.coherence.directory_changed_since(asked, attr),
+            false => self.may_have_lost_a_name(asked, attr),
+        };
+        let client = self.callers.root();
+        let attr = if is_old { client.getattr(attr.ino).ok()? } else { attr.clone() };
+        self.with_own_changes(client, asked, attr).ok()
+    }
+
+    fn may_have_lost_a_name(&self, asked: &Asked, attr: &Attr) -> bool {
+        attr.nlink > 1 && self.names_taken.any_since(asked.at())
     }
 
     pub(crate) fn release_directory(&self, handle: u64) {
         self.directories.lock(&handle).remove(&handle);
     }
+}
+
+/// What stands for a name in [`Changes`](weft_gateway::Changes).
+pub(super) fn name_key(place: &Place) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    place.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// As a local file system has it where a directory that is open has been removed.

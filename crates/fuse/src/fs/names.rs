@@ -1,5 +1,6 @@
 //! Names and attributes.
 
+use super::listing::name_key;
 use super::{NEW_MODE, NOBODY, WeftFs};
 use crate::coherence::{Changing, Coherence};
 use crate::outcome::{Changes, Errno, Found, Outcome, SET_ID_BITS, Told};
@@ -223,6 +224,7 @@ impl WeftFs {
         let asked = self.coherence.ask();
         let removed = self.callers.client(who).unlink_in(self.at(parent, name));
         self.reports.changed(dir);
+        self.names_taken.changed(name_key(&place(dir, name)));
         match self.named(who, &[parent], removed)? {
             Some(parent) => self.coherence.note_directory(&asked, &parent),
             None => self.coherence.directory_changed(dir),
@@ -237,6 +239,7 @@ impl WeftFs {
         let _changing = self.coherence.changing(dir);
         let removed = self.callers.client(who).rmdir(self.at(parent, name));
         self.reports.changed(dir);
+        self.names_taken.changed(name_key(&place(dir, name)));
         self.coherence.directory_changed(dir);
         self.coherence.directory_removed();
         self.named(who, &[parent], removed)?;
@@ -274,8 +277,9 @@ impl WeftFs {
         let renamed = self.callers.client(who).rename(from, to, flags);
         self.coherence.directory_removed();
         let places = [place(self.ino(parent), name), place(self.ino(new_parent), new_name)];
-        for (dir, _) in &places {
-            self.reports.changed(*dir);
+        for place in &places {
+            self.reports.changed(place.0);
+            self.names_taken.changed(name_key(place));
         }
         self.named(who, &[parent, new_parent], renamed)?;
         let exchanged = flags & weft_wire::messages::rename_flags::EXCHANGE != 0;
