@@ -35,6 +35,7 @@ use crate::closing::Closing;
 use crate::coherence::Coherence;
 use crate::directory::DirStream;
 use crate::locks::Lockers;
+use crate::lookups::Lookups;
 use crate::notify::Notes;
 use crate::options::CacheMode;
 use crate::outcome::{Errno, Outcome, Told};
@@ -127,6 +128,7 @@ pub(crate) struct WeftFs {
     closing: Arc<Closing>,
     last_replies: LastReplies,
     reports: Reports,
+    lookups: Lookups,
     /// Names that this mount has taken away from what they led to.
     names_taken: Changes,
     read_buffers: Arc<ReadBuffers>,
@@ -152,6 +154,7 @@ impl WeftFs {
             closing: Closing::new(client),
             last_replies: LastReplies::default(),
             reports: Reports::default(),
+            lookups: Lookups::default(),
             names_taken: Changes::default(),
             read_buffers: Arc::default(),
             epochs: Epochs::default(),

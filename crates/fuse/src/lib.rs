@@ -14,6 +14,7 @@ mod fs;
 mod kernel;
 mod kernel_cache;
 mod locks;
+mod lookups;
 mod metrics;
 mod mount;
 mod notify;

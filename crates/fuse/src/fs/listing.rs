@@ -2,14 +2,18 @@
 
 use super::WeftFs;
 use crate::directory::{DirItem, DirStream};
+use crate::lookups::By;
 use crate::outcome::{Errno, Outcome, Told};
 use crate::places::Place;
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weft_client::At;
 use weft_gateway::{Asked, Process};
+use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::{Attr, FileKind};
 
 impl WeftFs {
@@ -21,6 +25,7 @@ impl WeftFs {
             let is_gone = |errno| errno == libc::ESTALE && self.coherence.last_of_directory(ino).is_some();
             allowed.or_else(|error| if is_gone(error.errno()) { Ok(()) } else { Err(error) })?;
         }
+        self.lookups.listed(who, ino);
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(Mutex::new(DirStream::new(ino)));
         self.directories.lock(&handle).insert(handle, stream);
@@ -85,6 +90,30 @@ impl WeftFs {
 
     fn may_have_lost_a_name(&self, asked: &Asked, attr: &Attr) -> bool {
         attr.nlink > 1 && self.names_taken.any_since(asked.at())
+    }
+
+    /// Attributes of a file for a lookup that follows a listing (`lookups.rs`), with how they were asked for.
+    pub(super) fn listed_before(&self, who: Process, dir: u64, name: &OsStr) -> Option<(Asked, Attr)> {
+        let mut by = self.lookups.next(who, dir, name.as_bytes());
+        if let By::NextPage(place) = by {
+            let asked = self.coherence.ask();
+            let client = self.callers.client(who);
+            let page = client.read_dir_page(dir, place, DIRECTORY_PAGE_ENTRIES_MAX, true).ok()?;
+            self.lookups.page(who, dir, asked, page);
+            by = self.lookups.next(who, dir, name.as_bytes());
+        }
+        let By::Page(asked, attr) = by else { return None };
+        if self.coherence.valid(&asked).is_zero() {
+            self.lookups.page_is_old(who);
+            return None;
+        }
+        let is_sure = attr.kind != FileKind::Directory
+            && !attr.size_live
+            && !self.names_taken.changed_since(name_key(&(dir, name.as_bytes().into())), asked.at())
+            && !self.may_have_lost_a_name(&asked, &attr)
+            && !self.reports.changed_since(attr.ino, asked.at())
+            && self.writers_of(attr.ino).is_empty();
+        is_sure.then_some((asked, *attr))
     }
 
     pub(crate) fn release_directory(&self, handle: u64) {

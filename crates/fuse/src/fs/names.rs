@@ -32,6 +32,9 @@ impl WeftFs {
         if let Some(left) = self.coherence.is_missing(&asked, dir, name.as_bytes()) {
             return nothing(left);
         }
+        if let Some((asked, attr)) = self.listed_before(who, dir, name) {
+            return Ok(Found::Inode(self.tell_entry(&asked, parent, attr)));
+        }
         let client = self.callers.client(who);
         match client.stat(self.at(parent, name), false) {
             Ok(attr) => {
