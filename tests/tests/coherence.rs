@@ -215,6 +215,45 @@ fn what_is_known_is_not_asked_for_again() {
     );
 }
 
+/// A page of the listing answers for names to come.
+#[test]
+fn names_that_are_looked_up_as_they_were_listed_are_as_the_other_mount_left_them() {
+    const NAMES: usize = 1500;
+    let cluster = Cluster::start(1);
+    let [one, two] = two_mounts(&cluster, &[]);
+    let client = cluster.client();
+    client.mkdir("/dir", 0o755).unwrap();
+    for name in 0..NAMES {
+        client.symlink(&*format!("/dir/{name:04}"), format!("{name}").as_bytes()).unwrap();
+    }
+    fs::write(one.join("file"), "new").unwrap();
+    let listed: Vec<_> = fs::read_dir(two.join("dir")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for (at, path) in listed.iter().enumerate() {
+        let there = one.join("dir").join(path.file_name().unwrap());
+        match at % 300 {
+            50 => fs::remove_file(there).unwrap(),
+            100 => fs::hard_link(one.join("file"), one.join("dir/new"))
+                .and_then(|()| fs::rename(one.join("dir/new"), there))
+                .unwrap(),
+            150 => fs::hard_link(there, one.join(format!("other {at}"))).unwrap(),
+            200 => {
+                let other = two.join(format!("mine {at}"));
+                fs::hard_link(path, &other).unwrap();
+                fs::remove_file(&other).unwrap();
+            }
+            250 => fs::remove_file(path).unwrap(),
+            _ => {}
+        }
+        let seen = fs::symlink_metadata(path).map(|data| (data.is_file(), data.nlink())).ok();
+        match at % 300 {
+            50 | 250 => assert_eq!(seen, None, "{at}"),
+            100 => assert_eq!(seen, Some((true, at as u64 / 300 + 2)), "{at}"),
+            150 => assert_eq!(seen, Some((false, 2)), "{at}"),
+            _ => assert_eq!(seen, Some((false, 1)), "{at}"),
+        }
+    }
+}
+
 #[test]
 fn a_mount_that_is_stopped_or_killed_holds_others_up_for_a_lease_at_most() {
     let cluster = Cluster::start(1);

@@ -107,3 +107,22 @@ fn a_copy_with_holes_says_so() {
     assert_eq!(status.len(), 60_100);
     assert!(status.blocks() * 512 < 30_000, "{} blocks", status.blocks());
 }
+
+/// `rm -r` lists a directory, and comes back for each name.
+#[test]
+fn names_that_are_looked_up_as_they_were_listed_are_asked_for_in_pages() {
+    const NAMES: u64 = 2000;
+    let cluster = Cluster::start(1);
+    let (client, mount) = (cluster.client(), cluster.mount());
+    client.mkdir("/dir", 0o755).unwrap();
+    for name in 0..NAMES {
+        client.symlink(&*format!("/dir/{name}"), b"target").unwrap();
+    }
+    let counts = || [Op::Lookup, Op::ReadDir].map(|op| asked(&client, op));
+    let before = counts();
+    mount.sh("rm -r dir");
+    let [lookups, pages] = [0, 1].map(|at| counts()[at] - before[at]);
+    assert!(lookups < NAMES / 10 && pages < NAMES / 100, "{lookups} lookups, {pages} pages");
+    assert!(!mount.join("dir").exists());
+    assert_eq!(client.stat("/dir", true).unwrap_err().errno(), libc::ENOENT);
+}

@@ -88,6 +88,55 @@ fn a_listing_tells_nothing_of_before_a_change() {
     assert!(moved.iter().map(elsewhere).all(|path| path.exists()));
 }
 
+/// A page of a listing has attributes from before a file lost another name, or a directory got one.
+#[test]
+fn a_listing_tells_no_link_counts_of_before_a_change() {
+    const NAMES: usize = 400;
+    const LAST: usize = 50;
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    let (dir, beside) = (mount.join("dir"), mount.join("beside"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&beside).unwrap();
+    let path = |name: usize| dir.join(format!("{name:04}"));
+    let other = |name: usize| beside.join(format!("{name:04}"));
+    for name in 0..NAMES {
+        match name % 5 {
+            0 => fs::create_dir(path(name)).unwrap(),
+            1 => drop(File::create(path(name)).unwrap()),
+            _ => {
+                File::create(path(name)).unwrap();
+                fs::hard_link(path(name), other(name)).unwrap();
+            }
+        }
+    }
+    let last = NAMES - LAST..NAMES;
+    let open: Vec<_> = last.clone().map(|name| File::open(path(name)).unwrap()).collect();
+    fs::write(beside.join("new"), "new").unwrap();
+    for (listed, entry) in fs::read_dir(&dir).unwrap().enumerate() {
+        // Who looks at what is listed gets the next entries with attributes.
+        let _ = fs::symlink_metadata(entry.unwrap().path());
+        if listed != 5 {
+            continue;
+        }
+        for name in last.clone() {
+            match name % 5 {
+                0 => fs::create_dir(path(name).join("sub")).unwrap(),
+                1 | 2 => fs::remove_file(path(name)).unwrap(),
+                3 => fs::remove_file(other(name)).unwrap(),
+                _ => {
+                    fs::write(beside.join("new"), "new").unwrap();
+                    fs::rename(beside.join("new"), other(name)).unwrap();
+                }
+            }
+        }
+    }
+    for (name, open) in last.zip(open) {
+        let links = open.metadata().unwrap().nlink();
+        assert_eq!(links, [3, 0, 1, 1, 1][name % 5], "{name}");
+    }
+}
+
 /// The kernel gives the next mount the device number of the one that has just gone.
 #[test]
 fn a_mount_that_has_gone_does_not_take_the_next_one_away() {

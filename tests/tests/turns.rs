@@ -217,8 +217,10 @@ impl World<'_> {
         };
         let root = self.mounts[mount];
         let mut there = outcome(apply(root, name, &op));
-        if let (Op::Rename(to), Err(libc::ESTALE)) = (&op, &there) {
-            // docs/semantics.md: of a directory that the other mount has moved, until somebody has looked.
+        if let (Op::Rename(to), Err(libc::ESTALE)) = (&op, &there)
+            && self.open.iter().any(|pair| pair.mount == mount)
+        {
+            // docs/semantics.md: of a directory that the other mount has moved and that is in use here, until somebody has looked.
             [name, *to].iter().for_each(|name| drop(fs::symlink_metadata(root.join(name))));
             there = outcome(apply(root, name, &op));
         }

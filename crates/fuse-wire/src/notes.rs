@@ -3,7 +3,7 @@
 //! ```text
 //!   header: u32 length, i32 code, u64 0     then by code:
 //!     2 an inode     u64 node, i64 offset (negative: attributes only), i64 length (0: to the end)
-//!     3 a name       u64 directory, u32 length of the name, u32 flags (1: expire), the name, 0
+//!     3 a name       u64 directory, u32 length of the name, u32 flags (1: expire, 0: drop), the name, 0
 //!     8 all names    nothing
 //! ```
 
@@ -27,8 +27,17 @@ pub fn forget_inode(node: u64, pages: Option<Range<u64>>) -> Vec<u8> {
 
 /// Expires a name, so that the kernel looks it up again. A directory that a process is in is not affected.
 pub fn ask_again(dir: u64, name: &[u8]) -> Vec<u8> {
+    name_note(dir, name, EXPIRE_ONLY)
+}
+
+/// Drops a name with all that is cached below it, but for what a process uses.
+pub fn drop_name(dir: u64, name: &[u8]) -> Vec<u8> {
+    name_note(dir, name, 0)
+}
+
+fn name_note(dir: u64, name: &[u8], flags: u32) -> Vec<u8> {
     let length = name.len() as u32;
-    note(INVAL_ENTRY, &[&dir.to_ne_bytes(), &length.to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes(), name, &[0]])
+    note(INVAL_ENTRY, &[&dir.to_ne_bytes(), &length.to_ne_bytes(), &flags.to_ne_bytes(), name, &[0]])
 }
 
 /// Expires all names (Linux 6.16).

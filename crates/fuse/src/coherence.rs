@@ -25,6 +25,7 @@
 use crate::forgetting::Forgetting;
 use crate::kernel_cache::CachedInode;
 use crate::notify::{ALL_BYTES, Notes};
+use crate::places::{Place, Places};
 use crate::refills::pages_of;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -49,6 +50,11 @@ const REFILLED_PATIENCE: Duration = Duration::from_millis(50);
 /// The same, of pages written in part: the kernel keeps one of those locked until the reply if it does not
 /// have the rest of it.
 const PART_PATIENCE: Duration = Duration::from_millis(2);
+/// How long a lookup waits for a directory to be dropped from where it was. The kernel holds that place's lock all the time where it
+/// looks in order to move the directory back there.
+const DROP_PATIENCE: Duration = Duration::from_millis(5);
+/// The same, where the kernel looks again because it was not dropped in time: it has let go of its locks.
+const DROPPED_PATIENCE: Duration = Duration::from_millis(100);
 /// Names remembered of one directory that was made here.
 const NAMES_MAX: usize = 1 << 16;
 
@@ -79,6 +85,10 @@ impl Directory {
     }
 }
 
+fn status_change(attr: &Attr) -> (i64, u32) {
+    (attr.ctime.seconds, attr.ctime.nanoseconds)
+}
+
 /// See the module.
 pub(crate) struct Coherence {
     watch: Arc<Watch>,
@@ -90,6 +100,8 @@ pub(crate) struct Coherence {
     forgetting: OnceLock<Forgetting>,
     nodes: Sharded<u64, CachedInode>,
     directories: Sharded<u64, Directory>,
+    /// Where the kernel has directories.
+    places: Places,
     /// When this mount last removed or moved something that may be a directory, in nanoseconds from `begin`.
     removed_at: AtomicU64,
     begin: Instant,
@@ -112,6 +124,7 @@ impl Coherence {
             forgetting: OnceLock::new(),
             nodes,
             directories: Sharded::default(),
+            places: Places::default(),
             removed_at: AtomicU64::new(0),
             begin: Instant::now(),
             changing: Sharded::default(),
@@ -155,8 +168,47 @@ impl Coherence {
             shard.remove(&ino);
             drop(shard);
             self.directories.lock(&ino).remove(&ino);
+            self.places.forget(ino);
         }
         gone
+    }
+
+    /// The kernel is about to look for something for this thread of a program, perhaps once more.
+    pub(crate) fn looking(&self, thread: u32) {
+        if let Some(forgetting) = self.forgetting.get() {
+            forgetting.finish_directories(thread, DROPPED_PATIENCE);
+        }
+    }
+
+    /// A lookup of this thread is about to tell the kernel of a directory at this place: it is dropped from where another mount has
+    /// moved it away from (`places.rs`). Within one directory the kernel moves it without a lock.
+    pub(crate) fn found_directory(&self, ino: u64, place: Place, thread: u32) {
+        let elsewhere = self.places.elsewhere(ino, &place).filter(|(dir, _)| *dir != place.0);
+        let is_dropped = elsewhere.is_none_or(|(dir, name)| {
+            let drop =
+                |forgetting: &Forgetting| forgetting.directory(self.node(dir), &name, thread, DROP_PATIENCE);
+            self.forgetting.get().is_none_or(drop)
+        });
+        if is_dropped {
+            self.places.put(ino, place);
+        }
+    }
+
+    /// Whether a page of a listing may tell the kernel of a directory at this place. Where it was at another one, a lookup does.
+    pub(crate) fn may_list_directory(&self, ino: u64, place: &Place) -> bool {
+        let may = self.places.elsewhere(ino, place).is_none();
+        if may {
+            self.places.put(ino, place.clone());
+        }
+        may
+    }
+
+    /// This mount has moved what is at a place, or exchanged it with what is at the other one.
+    pub(crate) fn moved(&self, from: Place, to: Place, exchanged: bool) {
+        match exchanged {
+            true => self.places.exchanged(from, to),
+            false => self.places.moved(from, to),
+        }
     }
 
     /// The kernel may keep pages of a file from now on.
@@ -264,8 +316,8 @@ impl Coherence {
     pub(crate) fn note_directory(&self, asked: &Asked, attr: &Attr) {
         let mut shard = self.directories.lock(&attr.ino);
         let directory = shard.entry(attr.ino).or_insert_with(|| Directory::new(asked.at()));
-        let time = |attr: &Attr| (attr.ctime.seconds, attr.ctime.nanoseconds);
-        if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && time(known) > time(attr)) {
+        let is_older = |known: &Attr| status_change(known) > status_change(attr);
+        if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && is_older(known)) {
             return;
         }
         let valid = self.valid(asked);
@@ -294,6 +346,15 @@ impl Coherence {
             directory.attributes_are_over();
             directory.changed_at = Some(Instant::now());
         }
+    }
+
+    /// Whether attributes of a directory, as the reply to `asked` had them, may lack a change of this mount's.
+    pub(crate) fn directory_changed_since(&self, asked: &Asked, attr: &Attr) -> bool {
+        let shard = self.directories.lock(&attr.ino);
+        let Some(directory) = shard.get(&attr.ino) else { return false };
+        let is_older = |known: &Attr| status_change(known) > status_change(attr);
+        directory.changed_at.is_some_and(|changed| changed >= asked.at())
+            || directory.attr.as_ref().is_some_and(|(known, _)| is_older(known))
     }
 
     /// This mount has removed or moved something that may be a directory; which one it was nobody has said.

@@ -35,6 +35,7 @@ use crate::closing::Closing;
 use crate::coherence::Coherence;
 use crate::directory::DirStream;
 use crate::locks::Lockers;
+use crate::lookups::Lookups;
 use crate::notify::Notes;
 use crate::options::CacheMode;
 use crate::outcome::{Errno, Outcome, Told};
@@ -48,7 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
-use weft_gateway::{Asked, Blocks, Callers, Identities, LEASE, Process, Reports, Sharded};
+use weft_gateway::{Asked, Blocks, Callers, Changes, Identities, LEASE, Process, Reports, Sharded};
 use weft_wire::messages::{Attr, CAPABILITY_XATTR, FileKind, Time, UMASK_SHIFT};
 
 /// The kernel's number for the root of a mount; FUSE fixes it.
@@ -121,10 +122,15 @@ pub(crate) struct WeftFs {
     writers: Sharded<u64, Writers>,
     directories: Sharded<u64, Arc<Mutex<DirStream>>>,
     notes: Sharded<u64, Note>,
+    /// Threads that were told that a directory is gone, with its node.
+    gone: Sharded<u32, u64>,
     coherence: Arc<Coherence>,
     closing: Arc<Closing>,
     last_replies: LastReplies,
     reports: Reports,
+    lookups: Lookups,
+    /// Names that this mount has taken away from what they led to.
+    names_taken: Changes,
     read_buffers: Arc<ReadBuffers>,
     epochs: Epochs,
     blocks: Blocks,
@@ -143,10 +149,13 @@ impl WeftFs {
             writers: Sharded::default(),
             directories: Sharded::default(),
             notes: Sharded::default(),
+            gone: Sharded::default(),
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, caches_names)),
             closing: Closing::new(client),
             last_replies: LastReplies::default(),
             reports: Reports::default(),
+            lookups: Lookups::default(),
+            names_taken: Changes::default(),
             read_buffers: Arc::default(),
             epochs: Epochs::default(),
             blocks: Blocks::default(),

@@ -43,6 +43,11 @@ impl Notes {
         let _ = self.send(&notes::ask_again(dir_node, name));
     }
 
+    /// A name with what is cached below it; waits as [`Notes::name`] does.
+    pub(crate) fn drop_name(&self, dir_node: u64, name: &[u8]) {
+        let _ = self.send(&notes::drop_name(dir_node, name));
+    }
+
     /// All names, at once.
     pub(crate) fn all_names(&self) -> io::Result<()> {
         self.send(&notes::ask_all_again())

@@ -64,6 +64,11 @@ impl Changes {
         let mut since = done.changes.iter().rev().take_while(|(_, at)| *at >= asked_at);
         asked_at <= done.complete_since || since.any(|&(changed, _)| changed == key)
     }
+
+    /// Whether a reply that was asked for at `asked_at` may lack a change of anything.
+    pub fn any_since(&self, asked_at: Instant) -> bool {
+        self.done().changes.back().is_some_and(|(_, at)| *at >= asked_at)
+    }
 }
 
 /// Changes of attributes by this gateway, and reports of what it wrote.
@@ -129,6 +134,16 @@ mod tests {
         assert!(reports.changed_since(7, before));
         assert!(!reports.changed_since(8, before));
         assert!(!reports.changed_since(7, Instant::now()));
+    }
+
+    #[test]
+    fn what_was_asked_for_before_any_change_may_lack_one() {
+        let changes = Changes::default();
+        let before = Instant::now();
+        assert!(!changes.any_since(before));
+        changes.changed(7);
+        assert!(changes.any_since(before));
+        assert!(!changes.any_since(Instant::now()));
     }
 
     #[test]

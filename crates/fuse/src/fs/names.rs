@@ -1,8 +1,10 @@
 //! Names and attributes.
 
+use super::listing::name_key;
 use super::{NEW_MODE, NOBODY, WeftFs};
 use crate::coherence::{Changing, Coherence};
 use crate::outcome::{Changes, Errno, Found, Outcome, SET_ID_BITS, Told};
+use crate::places::Place;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +12,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, OpenOptions, SetAttr, c};
 use weft_gateway::{Asked, LEASE, Process};
-use weft_wire::messages::{Attr, FileKind};
+use weft_wire::messages::{Attr, FileKind, Time};
+
+/// Threads remembered, of each sixteenth of all, that were told that a directory is gone.
+const GONE_MAX: usize = 64;
 
 impl WeftFs {
     pub(crate) fn lookup(&self, who: Process, parent: u64, name: &OsStr) -> Outcome<Found> {
@@ -19,6 +24,7 @@ impl WeftFs {
         if name == "." || name == ".." {
             return self.lookup_by_handle(who, &asked, parent, name == "..");
         }
+        self.coherence.looking(who.pid);
         let nothing = |left: Duration| {
             let most = left.min(self.behaviour.entry_timeout);
             Ok(Found::Nothing { entry_valid: self.coherence.may_cache_name(&asked, dir, most) })
@@ -26,17 +32,23 @@ impl WeftFs {
         if let Some(left) = self.coherence.is_missing(&asked, dir, name.as_bytes()) {
             return nothing(left);
         }
+        if let Some((asked, attr)) = self.listed_before(who, dir, name) {
+            return Ok(Found::Inode(self.tell_entry(&asked, parent, attr)));
+        }
         let client = self.callers.client(who);
         match client.stat(self.at(parent, name), false) {
             Ok(attr) => {
                 let attr = self.with_own_changes(&client, &asked, attr)?;
+                if attr.kind == FileKind::Directory {
+                    self.coherence.found_directory(attr.ino, place(dir, name), who.pid);
+                }
                 Ok(Found::Inode(self.tell_entry(&asked, parent, attr)))
             }
             Err(error) if error.errno() == libc::ENOENT => {
                 self.coherence.asked_in(&asked, dir);
                 nothing(LEASE)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.in_directories(who, &[parent], error.into())),
         }
     }
 
@@ -86,10 +98,12 @@ impl WeftFs {
     }
 
     /// A directory that is in use here, as working directory or open, while the servers have it no more: as it was last, with
-    /// no links.
+    /// no links. Its names went after that: with another time the kernel drops the listing that it keeps.
     fn removed_directory(&self, asked: &Asked, ino: u64) -> Option<Told> {
         let last = self.coherence.last_of_directory(ino)?;
-        Some(self.told(asked, Attr { nlink: 0, size: 0, ..last }, LEASE))
+        let seconds = last.mtime.seconds.max(last.ctime.seconds) + 1;
+        let mtime = Time { seconds, nanoseconds: 0 };
+        Some(self.told(asked, Attr { nlink: 0, size: 0, mtime, ..last }, LEASE))
     }
 
     pub(crate) fn setattr(
@@ -188,17 +202,20 @@ impl WeftFs {
         let at = self.at(parent, name);
         let Some(kind) = c::special_kind(mode).map_err(Errno)? else {
             let options = OpenOptions::new().write(true).create_new(true).mode(mode & NEW_MODE);
-            let file = client.open(at, &options)?;
+            let file = self.named(who, &[parent], client.open(at, &options))?;
             let attr = file.attr();
             self.closing.close(file)?;
             return Ok(self.tell_entry(&asked, parent, attr));
         };
-        Ok(self.tell_entry(&asked, parent, client.mknod(at, kind, mode & NEW_MODE, rdev)?))
+        let attr = self.named(who, &[parent], client.mknod(at, kind, mode & NEW_MODE, rdev))?;
+        Ok(self.tell_entry(&asked, parent, attr))
     }
 
     pub(crate) fn mkdir(&self, who: Process, parent: u64, name: &OsStr, mode: u32) -> Outcome<Told> {
         let (_changing, asked) = self.making(parent, name);
-        let attr = self.callers.client(who).mkdir(self.at(parent, name), mode & NEW_MODE)?;
+        let made = self.callers.client(who).mkdir(self.at(parent, name), mode & NEW_MODE);
+        let attr = self.named(who, &[parent], made)?;
+        self.coherence.found_directory(attr.ino, place(self.ino(parent), name), who.pid);
         self.coherence.made_directory(&asked, &attr);
         Ok(self.tell_entry(&asked, parent, attr))
     }
@@ -210,7 +227,8 @@ impl WeftFs {
         let asked = self.coherence.ask();
         let removed = self.callers.client(who).unlink_in(self.at(parent, name));
         self.reports.changed(dir);
-        match removed? {
+        self.names_taken.changed(name_key(&place(dir, name)));
+        match self.named(who, &[parent], removed)? {
             Some(parent) => self.coherence.note_directory(&asked, &parent),
             None => self.coherence.directory_changed(dir),
         }
@@ -224,16 +242,18 @@ impl WeftFs {
         let _changing = self.coherence.changing(dir);
         let removed = self.callers.client(who).rmdir(self.at(parent, name));
         self.reports.changed(dir);
+        self.names_taken.changed(name_key(&place(dir, name)));
         self.coherence.directory_changed(dir);
         self.coherence.directory_removed();
-        removed?;
+        self.named(who, &[parent], removed)?;
         self.coherence.removed(dir, name.as_bytes());
         Ok(())
     }
 
     pub(crate) fn symlink(&self, who: Process, parent: u64, name: &OsStr, target: &[u8]) -> Outcome<Told> {
         let (_changing, asked) = self.making(parent, name);
-        let attr = self.callers.client(who).symlink(self.at(parent, name), target)?;
+        let made = self.callers.client(who).symlink(self.at(parent, name), target);
+        let attr = self.named(who, &[parent], made)?;
         Ok(self.tell_entry(&asked, parent, attr))
     }
 
@@ -259,9 +279,16 @@ impl WeftFs {
         let (_old, _new) = (self.making(parent, name), self.making(new_parent, new_name));
         let renamed = self.callers.client(who).rename(from, to, flags);
         self.coherence.directory_removed();
-        [parent, new_parent].into_iter().for_each(|dir| self.reports.changed(self.ino(dir)));
-        renamed?;
-        if flags & weft_wire::messages::rename_flags::EXCHANGE == 0 {
+        let places = [place(self.ino(parent), name), place(self.ino(new_parent), new_name)];
+        for place in &places {
+            self.reports.changed(place.0);
+            self.names_taken.changed(name_key(place));
+        }
+        self.named(who, &[parent, new_parent], renamed)?;
+        let exchanged = flags & weft_wire::messages::rename_flags::EXCHANGE != 0;
+        let [from, to] = places;
+        self.coherence.moved(from, to, exchanged);
+        if !exchanged {
             self.coherence.removed(self.ino(parent), name.as_bytes());
         }
         Ok(())
@@ -274,7 +301,7 @@ impl WeftFs {
         self.report_writes(ino)?;
         let linked = self.callers.client(who).link(At::ino(ino), false, self.at(parent, name));
         self.reports.changed(ino);
-        let attr = linked?;
+        let attr = self.named(who, &[parent], linked)?;
         Ok(self.tell_entry(&asked, parent, attr))
     }
 
@@ -290,9 +317,37 @@ impl WeftFs {
         }
     }
 
+    /// The result of an operation on names in these directories.
+    pub(super) fn named<T>(&self, who: Process, dirs: &[u64], result: weft_client::Result<T>) -> Outcome<T> {
+        result.map_err(|error| self.in_directories(who, dirs, error.into()))
+    }
+
+    /// That a directory is gone the kernel hears first as ESTALE, upon which it walks the path once more: there may be another one
+    /// by now. A program that has the directory itself hears what a local file system says of a directory that was
+    /// removed.
+    fn in_directories(&self, who: Process, dirs: &[u64], errno: Errno) -> Errno {
+        if errno.0 != libc::ESTALE {
+            return errno;
+        }
+        let mut gone = self.gone.lock(&who.pid);
+        let last = gone.get(&who.pid).copied();
+        if last.is_some_and(|last| dirs.contains(&last)) {
+            return Errno(libc::ENOENT);
+        }
+        if gone.len() >= GONE_MAX {
+            gone.clear();
+        }
+        gone.insert(who.pid, dirs[0]);
+        errno
+    }
+
     pub(super) fn at<'a>(&self, parent: u64, name: &'a OsStr) -> At<'a> {
         At::child(self.ino(parent), name.as_bytes())
     }
+}
+
+fn place(dir: u64, name: &OsStr) -> Place {
+    (dir, name.as_bytes().into())
 }
 
 /// A name is being made in a directory, whose attributes are not known any more unless the reply has them.

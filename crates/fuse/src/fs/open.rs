@@ -30,7 +30,7 @@ impl WeftFs {
         let options = if flags & libc::O_EXCL != 0 { options.create_new(true) } else { options };
         let (making, asked) = self.making(parent, name);
         let client = self.callers.client(who);
-        let file = client.open(self.at(parent, name), &options)?;
+        let file = self.named(who, &[parent], client.open(self.at(parent, name), &options))?;
         let attr = match file.attr() {
             attr if file.created() => attr,
             // The least that its size can be is not for the kernel.

@@ -250,13 +250,8 @@ impl Dispatcher {
         let room = bytes.min(memory.len());
         let mut body = Body::new(&mut memory[..room]);
         let emit = |item: DirItem<'_>| {
-            // The kernel takes no attributes for the names `.` and `..`.
-            let bare =
-                || Attributes { ino: item.node, mode: c::type_bits(item.kind), ..Attributes::default() };
-            let entry = with_attributes.then(|| match &item.told {
-                Some(told) => entry(told),
-                None => Entry { node: item.node, attributes: bare(), ..Entry::default() },
-            });
+            // Without a node, a name is only listed.
+            let entry = with_attributes.then(|| item.told.as_ref().map(entry).unwrap_or_default());
             let (name, mode) = (item.name, c::type_bits(item.kind));
             let name = DirectoryEntry { ino: item.node, position: item.position, mode, name };
             !body.directory_entry(&name, entry.as_ref())
