@@ -369,6 +369,7 @@ fn open_file(cluster: &Served, path: &str, access: u32) -> (Raw, Capability) {
         layout: None,
         access,
         small: Added(false),
+        append: Added(false),
     };
     let header = Header { slot: 1, ..meta.request(Op::Create) };
     meta.send(header, &request.to_bytes(), &[]).expect("it can be sent");

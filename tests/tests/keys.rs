@@ -543,6 +543,7 @@ fn open_raw(cluster: &Served, key: &std::path::Path, hello: HelloRequest, path: 
         layout: None,
         access: rights::READ | rights::WRITE,
         small: Added(false),
+        append: Added(false),
     };
     let header = Header { slot: 1, ..Header::request(Op::Create, 77) };
     meta.send(header, &create.to_bytes(), &[]).unwrap();
@@ -568,6 +569,7 @@ fn a_session_cannot_be_taken_over_with_another_key() {
         layout: None,
         access: rights::READ | rights::WRITE,
         small: Added(false),
+        append: Added(false),
     };
     bob.send(Header { slot: 1, ..Header::request(Op::Create, 77) }, &create.to_bytes(), &[]).unwrap();
     assert_eq!(bob.receive_reply().unwrap().header.status, Status::Access);

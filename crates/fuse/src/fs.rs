@@ -27,6 +27,7 @@
 //! modification time that was set is not overwritten when the file is closed. When the metadata server hears of the last close,
 //! after all that, is `closing.rs`'s business.
 
+mod flags;
 mod listing;
 mod names;
 mod open;

@@ -9,7 +9,6 @@ mod closing;
 mod coherence;
 mod directory;
 mod ending;
-mod flags;
 mod forgetting;
 mod fs;
 mod kernel;

@@ -36,6 +36,7 @@ fn open(path: &str, access: u32) -> OpenRequest {
         access,
         small: Added(true),
         execute: Added(false),
+        append: Added(false),
     }
 }
 

@@ -126,6 +126,7 @@ fn many_opens_end_together<W: Way>() {
             access: both,
             small: Added(true),
             execute: Added(false),
+            append: Added(false),
         })
         .unwrap();
     client.call_as(header, &closed([10, 0, 20])).unwrap();
@@ -326,6 +327,7 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
             follow: true,
             small: Added(true),
             execute: Added(false),
+            append: Added(false),
         };
         let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);
         if opened.is_ok() {

@@ -361,6 +361,7 @@ pub(super) fn create(path: &str, access: u32) -> CreateRequest {
         layout: None,
         access,
         small: Added(false),
+        append: Added(false),
     }
 }
 

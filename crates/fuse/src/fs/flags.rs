@@ -8,7 +8,7 @@
 //!
 //! It checks itself who may, as does the server.
 
-use crate::fs::WeftFs;
+use super::WeftFs;
 use crate::outcome::{Errno, Outcome};
 use weft_gateway::Process;
 
