@@ -202,7 +202,8 @@ impl WeftFs {
         if !manner.written_back {
             self.refills(open.ino, Refills::writing);
         }
-        let written = match open.append {
+        // Pages of a mapping have their place, whichever open file the kernel sends them by.
+        let written = match open.append && !manner.written_back {
             true => open.file.append(data),
             false => open.file.write_at(data, offset).map(|_| offset),
         };
