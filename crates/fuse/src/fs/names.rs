@@ -1,12 +1,11 @@
 //! Names and attributes.
 
-use super::{NEW_MODE, NOBODY, WeftFs};
+use super::{NEW_MODE, WeftFs};
 use crate::coherence::{Changing, Coherence};
-use crate::outcome::{Changes, Errno, Found, Outcome, SET_ID_BITS, Told};
+use crate::outcome::{Changes, Errno, Found, Outcome, Told};
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, OpenOptions, SetAttr, c};
 use weft_gateway::{Asked, LEASE, Process};
@@ -79,17 +78,15 @@ impl WeftFs {
         };
         match attr.map_err(Errno::from) {
             Ok(attr) => Ok(self.tell(&asked, attr)),
-            Err(errno) => {
-                self.removed_directory(&asked, ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno)
-            }
+            Err(errno) => self.told_of_removed(&asked, ino, errno),
         }
     }
 
-    /// A directory that is in use here, as working directory or open, while the servers have it no more: as it was last, with
-    /// no links.
-    fn removed_directory(&self, asked: &Asked, ino: u64) -> Option<Told> {
-        let last = self.coherence.last_of_directory(ino)?;
-        Some(self.told(asked, Attr { nlink: 0, size: 0, ..last }, LEASE))
+    /// A directory that is in use here, as working directory or open, while the servers say by `errno` that they have it no
+    /// more: as it was last, with no links.
+    fn told_of_removed(&self, asked: &Asked, ino: u64, errno: Errno) -> Outcome<Told> {
+        let last = self.coherence.last_of_directory(ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno)?;
+        Ok(self.told(asked, Attr { nlink: 0, size: 0, ..last }, LEASE))
     }
 
     pub(crate) fn setattr(
@@ -105,13 +102,6 @@ impl WeftFs {
         if let Some(size) = changes.size {
             self.report_writes(ino)?;
             self.truncate(&client, who, ino, handle, size)?;
-        }
-        if let Some(mode) = changes.mode {
-            let set_id = mode & SET_ID_BITS != 0;
-            for writer in self.writers_of(ino) {
-                writer.left_by.store(NOBODY, Ordering::Relaxed);
-                writer.set_id.store(set_id, Ordering::Relaxed);
-            }
         }
         let identities = self.callers.identities();
         let wanted = SetAttr {
@@ -136,8 +126,17 @@ impl WeftFs {
         let alone = self.reports.alone(ino);
         let changed = client.report_and_setattr(ino, &wanted);
         self.reports.changed(ino);
+        self.set_id_changed(ino);
         drop(alone);
-        let attr = changed?;
+        let attr = match changed.map_err(Errno::from) {
+            Ok(attr) => attr,
+            Err(errno) => {
+                if errno.0 == libc::ESTALE {
+                    self.coherence.set_last_of_directory(ino, &wanted);
+                }
+                return self.told_of_removed(&asked, ino, errno);
+            }
+        };
         self.last_replies.note(at, &asked, &attr);
         self.coherence.attributes_set(ino);
         Ok(self.tell(&asked, attr))
