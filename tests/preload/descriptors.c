@@ -205,6 +205,18 @@ static void copies(void) {
     CHECK(pread(to, buffer, 16, 0) == 13 && memcmp(buffer, "2340123456789", 13) == 0);
     CHECK(lseek(from, 8, SEEK_SET) == 8 && lseek(to, 0, SEEK_SET) == 0);
     CHECK(copy_file_range(from, NULL, to, NULL, 10, 0) == 2 && pread(to, buffer, 3, 0) == 3 && memcmp(buffer, "894", 3) == 0);
+    int only = open("from", O_RDONLY), dir = open(".", O_RDONLY | O_DIRECTORY), more = open("to", O_WRONLY | O_APPEND);
+    off_t start = 0, inside = 2, behind = 10;
+    FAILS(copy_file_range(only, &start, dir, &inside, 4, 0), EISDIR);
+    FAILS(copy_file_range(dir, &start, to, &inside, 4, 0), EISDIR);
+    FAILS(copy_file_range(from, &start, only, &behind, 4, 0), EBADF);
+    FAILS(copy_file_range(more, &start, to, &inside, 4, 0), EBADF);
+    FAILS(copy_file_range(from, &start, more, &inside, 4, 0), EBADF);
+    FAILS(copy_file_range(only, &start, from, &inside, 4, 0), EINVAL);
+    CHECK(copy_file_range(only, &start, from, &behind, 100, 0) == 10 && lseek(from, 0, SEEK_END) == 20);
+    start = 5, behind = 100;
+    CHECK(copy_file_range(only, &start, from, &behind, 100, 0) == 15 && lseek(from, 0, SEEK_END) == 115);
+    close(only), close(dir), close(more);
     CHECK(pipe(pipes) == 0);
     ssize_t moved = splice(from, NULL, pipes[1], NULL, 10, 0);
     CHECK(moved >= 0 || errno == EINVAL);

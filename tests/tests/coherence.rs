@@ -338,6 +338,26 @@ fn pages_in_memory_are_renewed_when_somebody_looks_at_the_file() {
     }
 }
 
+/// What was written is reported together with the time that is set.
+#[test]
+fn pages_in_memory_are_renewed_also_where_the_time_was_set_back_with_the_report() {
+    const BYTES: usize = 3 * 4096;
+    let cluster = Cluster::start(2);
+    let [one, two] = two_mounts(&cluster, &[]);
+    fs::write(one.join("file"), [1; BYTES]).unwrap();
+    let writer = File::options().write(true).open(one.join("file")).unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(5000);
+    writer.set_modified(then).unwrap();
+    let file = File::open(two.join("file")).unwrap();
+    let mapped = Mapped::new(&file, BYTES);
+    for round in 1..10u8 {
+        writer.write_all_at(&[round; BYTES], 0).unwrap();
+        writer.set_modified(then).unwrap();
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), then);
+        assert!(mapped.is_all(round), "round {round}");
+    }
+}
+
 /// Two mounts with four processes each that make, move, remove and look at names in one directory.
 fn fight_for_names(mounts: &[Mount; 2]) {
     const ROUNDS: usize = 40;

@@ -178,6 +178,12 @@ fn whole_files_are_locked_by_open_file_and_apart_from_ranges() {
     there.must("flock 0 u try");
     there.must("fcntl 0 u 0 0 try");
     wait_for_held(&client, 0);
+    // Who cannot convert a lock has none any longer.
+    here.must("flock 1 s try");
+    there.must("flock 0 s try");
+    here.must_fail("flock 1 x try", libc::EAGAIN);
+    there.must("flock 0 x try");
+    there.must("flock 0 u try");
     // As a program of everyday life uses it.
     let script = "exec 9> lock; flock 9; n=$(cat n); echo $((n + 1)) > n; cat n > /dev/null";
     one.sh("echo 0 > n");

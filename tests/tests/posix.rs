@@ -27,6 +27,10 @@ const UNDER_WEFT_RUN: &[(&str, &str)] = &[
         "open: a program runs, but not while it is open to write",
         "a program is executed from a copy in memory, which nobody can write",
     ),
+    (
+        "rmdir: attributes of an open directory that was removed can be changed",
+        "the servers have forgotten it, and a descriptor holds no attributes",
+    ),
 ];
 
 /// Whether files in `dir` can have the attribute; kernels differ in what their file systems offer.

@@ -79,6 +79,39 @@ fn every_change_of_contents_takes_set_id_bits_and_capabilities_away() {
     assert!(wrong.is_empty() && said.lines().count() == 22, "{wrong:#?}");
 }
 
+/// Prints the mode of a file whose set-id bits one mount sets, while another user has it open on another and writes.
+const SET_ELSEWHERE: &str = r#"
+import os, sys
+
+here, there = (top + "/program" for top in sys.argv[1:])
+for mode in 0o6777, 0o2666:
+    with open(here, "wb") as file:
+        file.write(b"x" * 100)
+    os.chmod(here, 0o666)
+    fd = os.open(there, os.O_RDWR)
+    for set_before in False, True:
+        if set_before:
+            os.chmod(here, mode)
+        child = os.fork()
+        if child == 0:
+            os.setgroups([]); os.setgid(1000); os.setuid(1000)
+            os._exit(os.pwrite(fd, b"y", 0) != 1)
+        assert os.waitpid(child, 0)[1] == 0
+    print(f"{os.stat(here).st_mode & 0o7777:o} {os.fstat(fd).st_mode & 0o7777:o}")
+    os.close(fd)
+    os.unlink(here)
+"#;
+
+#[test]
+fn set_id_bits_that_another_mount_has_set_are_taken_away() {
+    if !Need::Root.is_met() {
+        return;
+    }
+    let cluster = Cluster::start(2);
+    let mounts = [(); 2].map(|()| cluster.mount_with(cluster.url(), &["-o", "suid"]));
+    assert_eq!(python(SET_ELSEWHERE, &[mounts[0].path(), mounts[1].path()]), "777 777\n666 666\n");
+}
+
 /// Sets capabilities behind writes, through the file that is open still, and says whether each file has them in the end.
 const SET_LAST: &str = r#"
 import os, struct, sys

@@ -175,8 +175,8 @@ impl OpenFile {
         loop {
             let claims = book.claims();
             if let Err(error) = self.ask_for_lock(&wanted, wait) {
-                // A lock on the whole file that was to be converted is given up before the wait.
-                if wanted.whole && !matches!(wait, LockWait::Never) {
+                // A lock on the whole file that was to be converted is given up first, as by flock(2).
+                if wanted.whole && book.has(wanted.ino, wanted.owner) {
                     let _ = self.unlock_noted(&wanted);
                 }
                 return Err(error);

@@ -32,10 +32,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use weft_client::Client;
+use weft_client::{Client, SetAttr, SetTime};
 use weft_gateway::{Asked, Sharded, Watch};
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, Time};
 
 mod changes;
 
@@ -309,6 +309,27 @@ impl Coherence {
     /// Attributes of a directory as they were last told, whether they still hold or not.
     pub(crate) fn last_of_directory(&self, ino: u64) -> Option<Attr> {
         self.directories.lock(&ino).get(&ino)?.attr.as_ref().map(|(attr, _)| attr.clone())
+    }
+
+    /// Changes attributes of a directory that the servers have no more.
+    pub(crate) fn set_last_of_directory(&self, ino: u64, changes: &SetAttr) {
+        let mut shard = self.directories.lock(&ino);
+        let Some((attr, _)) = shard.get_mut(&ino).and_then(|directory| directory.attr.as_mut()) else {
+            return;
+        };
+        let since_1970 = weft_host::since_1970();
+        let now = Time { seconds: since_1970.as_secs() as i64, nanoseconds: since_1970.subsec_nanos() };
+        let set = |place: &mut Time, change: &Option<SetTime>| match change {
+            Some(SetTime::Now) => *place = now.clone(),
+            Some(SetTime::To(time)) => *place = time.clone(),
+            None => {}
+        };
+        attr.mode = changes.mode.unwrap_or(attr.mode);
+        attr.uid = changes.uid.unwrap_or(attr.uid);
+        attr.gid = changes.gid.unwrap_or(attr.gid);
+        set(&mut attr.atime, &changes.atime);
+        set(&mut attr.mtime, &changes.mtime);
+        attr.ctime = now;
     }
 
     /// Notes attributes of a directory, as the reply to `asked` had them; older ones than those known do not

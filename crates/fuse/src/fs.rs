@@ -43,10 +43,11 @@ use crate::outcome::{Errno, Outcome, Told};
 use crate::read_ahead::{Epochs, ReadAhead};
 use crate::read_buffer::ReadBuffers;
 use crate::refills::Refills;
+use crate::set_id::SetIdBits;
 use crate::unchanged::LastReplies;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
@@ -70,9 +71,6 @@ pub(crate) struct Behaviour {
     pub(crate) identities: Identities,
 }
 
-/// No user has this number.
-const NOBODY: u32 = u32::MAX;
-
 pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) lockers: Lockers,
@@ -81,10 +79,7 @@ pub(crate) struct OpenFile {
     writable: bool,
     /// Where the page cache is left out and reading ahead is allowed.
     ahead: Option<ReadAhead>,
-    /// Whether set-id bits may have to be cleared by a write.
-    set_id: AtomicBool,
-    /// The last user who wrote and left one, which is not to be asked for again at each write; [`NOBODY`]: none.
-    left_by: AtomicU32,
+    set_id: SetIdBits,
     told: Option<ToldSize>,
 }
 
@@ -173,6 +168,7 @@ impl WeftFs {
                 note.created = None;
             }
             this.last_replies.forget(ino);
+            this.set_id_changed(ino);
             if data {
                 this.epochs.changed(ino);
             }
@@ -189,6 +185,12 @@ impl WeftFs {
             }
             self.epochs.changed(ino);
         }
+        self.writers.keys().into_iter().for_each(|ino| self.set_id_changed(ino));
+    }
+
+    /// Who has a file open to write does not know any longer which set-id bits it has.
+    fn set_id_changed(&self, ino: u64) {
+        self.writers_of(ino).iter().for_each(|writer| writer.set_id.changed());
     }
 
     /// Reports and closes every open file, when the mount ends before its users do, and ends the watch.

@@ -25,6 +25,7 @@ mod probing;
 mod read_ahead;
 mod read_buffer;
 mod refills;
+mod set_id;
 mod signals;
 mod slow;
 mod trouble;

@@ -71,6 +71,8 @@ pub(crate) struct Staged {
     /// By key.
     records: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     effects: Vec<Effect>,
+    /// Files whose bytes others have changed, as their writers say now.
+    written: Vec<u64>,
     /// Inodes more, those that go not counted.
     inodes_made: i64,
     /// Which, where usage is counted.
@@ -93,6 +95,7 @@ impl Staged {
         self.entries.clear();
         self.records.clear();
         self.effects.clear();
+        self.written.clear();
         self.inodes_made = 0;
         self.made.clear();
         self.counts = false;
@@ -326,6 +329,10 @@ impl<E: Engine> Op<'_, E> {
         self.ns.staged.entries.iter().map(|(key, _)| key.as_slice())
     }
 
+    pub(crate) fn staged_written(&self) -> &[u64] {
+        &self.ns.staged.written
+    }
+
     pub(crate) fn staged_effects(&self) -> &[Effect] {
         &self.ns.staged.effects
     }
@@ -447,6 +454,11 @@ impl<E: Engine> Op<'_, E> {
             }
         }
         Ok(found.into_iter().take(max).collect())
+    }
+
+    /// A writer says that it has written to a file.
+    pub(crate) fn note_written(&mut self, ino: u64) {
+        self.ns.staged.written.push(ino);
     }
 
     pub(crate) fn effect(&mut self, effect: Effect) {

@@ -56,6 +56,8 @@ impl<E: Engine> Op<'_, E> {
                 touched.add(before.ino, data);
             }
         })?;
+        // Also where the same operation sets the time back.
+        self.staged_written().iter().for_each(|ino| touched.add(*ino, true));
         for effect in self.staged_effects() {
             if let Effect::Take { ino, hold: Hold::Write | Hold::Truncate, .. } = effect {
                 touched.add(*ino, true);

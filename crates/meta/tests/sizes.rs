@@ -2,7 +2,10 @@
 
 mod common;
 use common::*;
-use weft_meta::{At, Caller, Engine, MemEngine, Namespace, OpenFlags, ROOT_INO, SessionId, WriteReport};
+use weft_meta::{
+    At, Caller, Engine, MemEngine, Namespace, OpenFlags, ROOT_INO, SessionId, SetAttr, SetTime, TouchedInode,
+    WriteReport,
+};
 
 fn close<E: Engine>(ns: &mut Namespace<E>, session: SessionId, ino: u64, end: u64) {
     let report = WriteReport { max_end: end, mtime: (end > 0).then_some(now(end as i64)) };
@@ -39,6 +42,27 @@ fn reports_of_all_writers_make_the_size_known() {
     close(&mut ns, S1, ino, 0);
     assert_eq!(size(&mut ns, ino), (300, false));
     assert_eq!(ns.begin().getattr(ino).unwrap().mtime, now(300), "closing without a write keeps the time");
+}
+
+#[test]
+fn a_report_is_a_change_of_contents_also_where_the_time_is_set_back_with_it() {
+    let mut ns = mem();
+    let ino = create(&mut ns, S1, "f", WRITE).unwrap().attr.ino;
+    let report = WriteReport { max_end: 300, mtime: Some(now(300)) };
+    let back = SetAttr { mtime: Some(SetTime::At(now(7))), ..SetAttr::default() };
+    for _ in 0..2 {
+        let touched = run(&mut ns, |op| {
+            op.report_write(now(301), S1, ino, &report)?;
+            op.setattr(&Caller::root(), now(301), At::ino(ino), false, &back)?;
+            op.touched()
+        });
+        assert_eq!(touched.unwrap().inodes, [TouchedInode { ino, data: true }]);
+    }
+    let touched = run(&mut ns, |op| {
+        op.setattr(&Caller::root(), now(302), At::ino(ino), false, &back)?;
+        op.touched()
+    });
+    assert_eq!(touched.unwrap().inodes, [TouchedInode { ino, data: false }]);
 }
 
 #[test]

@@ -58,6 +58,10 @@ pub enum Need {
     Hdf5AndNetcdf,
     /// The programs of libnfs.
     Libnfs,
+    /// The program `stress-ng`.
+    StressNg,
+    /// The program `fio`.
+    Fio,
     /// NFS-Ganesha with its VFS back end, rpcbind, and root to run both.
     Ganesha,
 }
@@ -100,6 +104,8 @@ impl Need {
                     && succeeds("sh", &["-c", "command -v ncdump && ls /usr/lib/*/libnetcdf_mpi.so"])
             }
             Need::Libnfs => Path::new("/usr/bin/nfs-ls").exists(),
+            Need::StressNg => succeeds("stress-ng", &["--version"]),
+            Need::Fio => succeeds("fio", &["--version"]),
             Need::Ganesha => {
                 let vfs = "/usr/lib/*/ganesha/libfsalvfs.so";
                 is_root()
@@ -137,6 +143,8 @@ impl fmt::Display for Need {
                  netcdf-bin)"
             },
             Need::Libnfs => "nfs-ls (package libnfs-utils)",
+            Need::StressNg => "stress-ng",
+            Need::Fio => "fio",
             Need::Ganesha => "root and ganesha.nfsd (packages nfs-ganesha, nfs-ganesha-vfs, rpcbind)",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })

@@ -1,14 +1,13 @@
 //! Names and attributes.
 
 use super::listing::name_key;
-use super::{NEW_MODE, NOBODY, WeftFs};
+use super::{NEW_MODE, WeftFs};
 use crate::coherence::{Changing, Coherence};
-use crate::outcome::{Changes, Errno, Found, Outcome, SET_ID_BITS, Told};
+use crate::outcome::{Changes, Errno, Found, Outcome, Told};
 use crate::places::Place;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, OpenOptions, SetAttr, c};
 use weft_gateway::{Asked, LEASE, Process};
@@ -91,19 +90,18 @@ impl WeftFs {
         };
         match attr.map_err(Errno::from) {
             Ok(attr) => Ok(self.tell(&asked, attr)),
-            Err(errno) => {
-                self.removed_directory(&asked, ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno)
-            }
+            Err(errno) => self.told_of_removed(&asked, ino, errno),
         }
     }
 
-    /// A directory that is in use here, as working directory or open, while the servers have it no more: as it was last, with
-    /// no links. Its names went after that: with another time the kernel drops the listing that it keeps.
-    fn removed_directory(&self, asked: &Asked, ino: u64) -> Option<Told> {
-        let last = self.coherence.last_of_directory(ino)?;
+    /// A directory that is in use here, as working directory or open, while the servers say by `errno` that they have it no
+    /// more: as it was last, with no links. Its names went after that: with another time the kernel drops the listing that it
+    /// keeps.
+    fn told_of_removed(&self, asked: &Asked, ino: u64, errno: Errno) -> Outcome<Told> {
+        let last = self.coherence.last_of_directory(ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno)?;
         let seconds = last.mtime.seconds.max(last.ctime.seconds) + 1;
         let mtime = Time { seconds, nanoseconds: 0 };
-        Some(self.told(asked, Attr { nlink: 0, size: 0, mtime, ..last }, LEASE))
+        Ok(self.told(asked, Attr { nlink: 0, size: 0, mtime, ..last }, LEASE))
     }
 
     pub(crate) fn setattr(
@@ -119,13 +117,6 @@ impl WeftFs {
         if let Some(size) = changes.size {
             self.report_writes(ino)?;
             self.truncate(&client, who, ino, handle, size)?;
-        }
-        if let Some(mode) = changes.mode {
-            let set_id = mode & SET_ID_BITS != 0;
-            for writer in self.writers_of(ino) {
-                writer.left_by.store(NOBODY, Ordering::Relaxed);
-                writer.set_id.store(set_id, Ordering::Relaxed);
-            }
         }
         let identities = self.callers.identities();
         let wanted = SetAttr {
@@ -150,8 +141,17 @@ impl WeftFs {
         let alone = self.reports.alone(ino);
         let changed = client.report_and_setattr(ino, &wanted);
         self.reports.changed(ino);
+        self.set_id_changed(ino);
         drop(alone);
-        let attr = changed?;
+        let attr = match changed.map_err(Errno::from) {
+            Ok(attr) => attr,
+            Err(errno) => {
+                if errno.0 == libc::ESTALE {
+                    self.coherence.set_last_of_directory(ino, &wanted);
+                }
+                return self.told_of_removed(&asked, ino, errno);
+            }
+        };
         self.last_replies.note(at, &asked, &attr);
         self.coherence.attributes_set(ino);
         Ok(self.tell(&asked, attr))

@@ -1,6 +1,6 @@
 //! Open files: what is read and written, and when the servers are told of it.
 
-use super::{EXECUTE_BITS, NEW_MODE, NOBODY, OpenFile, READ_AHEAD_VALID, ToldSize, WeftFs};
+use super::{EXECUTE_BITS, NEW_MODE, OpenFile, READ_AHEAD_VALID, ToldSize, WeftFs};
 use crate::kernel::answer::Answer;
 use crate::locks::Lockers;
 use crate::notify::ALL_BYTES;
@@ -8,13 +8,14 @@ use crate::options::CacheMode;
 use crate::outcome::{Errno, Opened, Outcome, SET_ID_BITS, Told};
 use crate::read_ahead::{ReadAhead, Reader};
 use crate::refills::Refills;
+use crate::set_id::SetIdBits;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use weft_client::{At, Client, File, OpenOptions, SetAttr};
 use weft_fuse_wire::WriteManner;
-use weft_gateway::Process;
+use weft_gateway::{Asked, Process};
 use weft_wire::messages::{Attr, Caller};
 
 impl WeftFs {
@@ -45,8 +46,8 @@ impl WeftFs {
             None => making.followed.set(!file.created()),
         }
         let opened = match file.created() {
-            true => self.add_created(file, flags),
-            false => self.add_file(file, flags, None),
+            true => self.add_created(file, flags, &asked),
+            false => self.add_file(file, flags, None, &asked),
         };
         self.truncated_at_open(who, &opened, flags)?;
         Ok((self.tell_entry(&asked, parent, attr), opened))
@@ -64,7 +65,7 @@ impl WeftFs {
         let asked = self.coherence.ask();
         let file = self.callers.client(who).create_unnamed(At::ino(self.ino(parent)), &options)?;
         let attr = file.attr();
-        let opened = self.add_created(file, flags);
+        let opened = self.add_created(file, flags, &asked);
         self.coherence.looked_up(attr.ino);
         Ok((self.tell(&asked, attr), opened))
     }
@@ -76,7 +77,7 @@ impl WeftFs {
         let attr = file.attr();
         let until = Instant::now() + self.coherence.valid(&asked).min(self.behaviour.attr_timeout);
         let told = (!attr.size_live).then_some(ToldSize { bytes: attr.size, epoch, until });
-        let opened = self.add_file(file, flags, told);
+        let opened = self.add_file(file, flags, told, &asked);
         self.truncated_at_open(who, &opened, flags)?;
         Ok(opened)
     }
@@ -90,17 +91,16 @@ impl WeftFs {
         self.clear_set_id(who, &open)
     }
 
-    fn add_created(&self, file: File, flags: i32) -> Opened {
+    fn add_created(&self, file: File, flags: i32, asked: &Asked) -> Opened {
         let ino = file.attr().ino;
         self.notes.lock(&ino).entry(ino).or_default().created = Some(Instant::now());
-        self.add_file(file, flags, None)
+        self.add_file(file, flags, None, asked)
     }
 
-    fn add_file(&self, file: File, flags: i32, told: Option<ToldSize>) -> Opened {
+    fn add_file(&self, file: File, flags: i32, told: Option<ToldSize>, asked: &Asked) -> Opened {
         let attr = file.attr();
         let append = flags & libc::O_APPEND != 0;
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let set_id = AtomicBool::new(attr.mode & SET_ID_BITS != 0);
         if flags & libc::O_TRUNC != 0 {
             self.changed(attr.ino);
             self.reports.changed(attr.ino);
@@ -114,12 +114,15 @@ impl WeftFs {
             append,
             writable,
             ahead,
-            set_id,
-            left_by: AtomicU32::new(NOBODY),
+            set_id: SetIdBits::default(),
             told: told.filter(|_| flags & libc::O_DIRECT == 0 && self.behaviour.cache != CacheMode::Never),
         });
         if writable {
+            let looked = open.set_id.look();
             self.writers.lock(&attr.ino).entry(attr.ino).or_default().open.push(open.clone());
+            if attr.mode & SET_ID_BITS == 0 {
+                open.set_id.found(&looked, None, Instant::now() + self.coherence.valid(asked));
+            }
         }
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.files.lock(&handle).insert(handle, open);
@@ -225,7 +228,8 @@ impl WeftFs {
         if !manner.written_back {
             self.refills(open.ino, Refills::writing);
         }
-        let written = match open.append {
+        // Pages of a mapping have their place, whichever open file the kernel sends them by.
+        let written = match open.append && !manner.written_back {
             true => open.file.append(data),
             false => open.file.write_at(data, offset).map(|_| offset),
         };
@@ -244,18 +248,10 @@ impl WeftFs {
     }
 
     fn clear_set_id(&self, who: Process, open: &OpenFile) -> Outcome<()> {
-        let is_left = open.left_by.load(Ordering::Relaxed) == who.uid;
-        // Off before the mode is looked at: who sets bits meanwhile turns it on again.
-        if is_left || !open.set_id.swap(false, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let root = self.callers.root();
+        let Some(looked) = open.set_id.to_clear(who.uid) else { return Ok(()) };
+        let (root, asked) = (self.callers.root(), self.coherence.ask());
         let attr = root.getattr(open.ino)?;
         let cleared = self.callers.client(who).caller().mode_after_change(attr.mode, attr.gid);
-        if cleared & SET_ID_BITS != 0 {
-            open.left_by.store(who.uid, Ordering::Relaxed);
-            open.set_id.store(true, Ordering::Relaxed);
-        }
         if cleared != attr.mode {
             // Not as root, whom the servers may take for nobody.
             let owner = root.with_caller(Caller { uid: attr.uid, gid: attr.gid, groups: Vec::new() });
@@ -266,6 +262,8 @@ impl WeftFs {
             )?;
             self.invalidate(open.ino);
         }
+        let left_by = (cleared & SET_ID_BITS != 0).then_some(who.uid);
+        open.set_id.found(&looked, left_by, Instant::now() + self.coherence.valid(&asked));
         Ok(())
     }
 

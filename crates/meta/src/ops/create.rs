@@ -96,13 +96,12 @@ impl<E: Engine> Op<'_, E> {
         self.attempt(|op| match op.walk(caller, at, follow)? {
             Walked::Itself { .. } if flags.exclusive => Err(MetaError::Exists),
             Walked::Itself { inode, .. } => op.open_existing(caller, session, inode, flags),
+            Walked::Name { slash: true, .. } => Err(MetaError::IsDirectory),
             Walked::Name { entry: Some(_), .. } if flags.exclusive => Err(MetaError::Exists),
-            Walked::Name { entry: Some(_), slash: true, .. } => Err(MetaError::NotDirectory),
             Walked::Name { entry: Some(entry), .. } => {
                 let inode = op.need(entry.ino)?;
                 op.open_existing(caller, session, inode, flags)
             }
-            Walked::Name { slash: true, .. } => Err(MetaError::IsDirectory),
             Walked::Name { dir, name, .. } => {
                 require_change(caller, &dir)?;
                 let place = Place { dir, name };

@@ -134,6 +134,7 @@ impl<E: Engine> Op<'_, E> {
             inode.ctime = now;
         }
         if report.mtime.is_some() || report.max_end > 0 {
+            self.note_written(inode.ino);
             self.drop_capability(inode)?;
         }
         Ok(())

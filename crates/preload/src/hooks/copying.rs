@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{off_t, off64_t, size_t, ssize_t};
 
-use super::files;
+use super::{attributes, descriptors, files};
 use crate::guard::{Errno, enter, errno};
 use crate::real::hooks;
 use crate::table::find;
@@ -28,17 +28,19 @@ hooks! {
         bytes: size_t,
         flags: c_uint,
     ) -> ssize_t {
-        let (source, goal) = (find(from), find(to));
-        if source.is_none() && goal.is_none() {
+        if find(from).is_none() && find(to).is_none() {
             return copy_file_range::real(from, from_offset, to, to_offset, bytes, flags);
         }
         if flags != 0 {
             return enter(|| Err(Errno(libc::EINVAL)));
         }
-        if goal.is_some_and(|goal| goal.flags() & libc::O_APPEND != 0) {
-            return enter(|| Err(Errno(libc::EBADF)));
+        match range_bytes((from, from_offset), (to, to_offset), bytes) {
+            Ok(bytes) => copy(from, from_offset, to, to_offset, bytes),
+            Err(error) => {
+                weft_client::c::set_errno(error);
+                -1
+            }
         }
-        copy(from, from_offset, to, to_offset, bytes)
     }
 
     fn splice(
@@ -55,6 +57,49 @@ hooks! {
         }
         splice::real(from, from_offset, to, to_offset, bytes, flags)
     }
+}
+
+/// How many bytes the kernel would copy by ranges: those that the file has before. Or its error: it refuses anything but
+/// files, descriptors that are not open for it, and bytes of a file onto themselves.
+unsafe fn range_bytes(
+    from: (c_int, *const off64_t),
+    to: (c_int, *const off64_t),
+    bytes: size_t,
+) -> Result<size_t, c_int> {
+    let stat = |fd| {
+        // SAFETY: zeros are a value of it, and it lives through the call.
+        unsafe {
+            let mut data: libc::stat = std::mem::zeroed();
+            if attributes::fstat(fd, &mut data) == 0 { Ok(data) } else { Err(errno()) }
+        }
+    };
+    let (source, goal) = (stat(from.0)?, stat(to.0)?);
+    let kinds = [source, goal].map(|data| data.st_mode & libc::S_IFMT);
+    if kinds.contains(&libc::S_IFDIR) {
+        return Err(libc::EISDIR);
+    }
+    if kinds != [libc::S_IFREG; 2] {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: no preconditions.
+    let flags = |fd| unsafe { descriptors::fcntl(fd, libc::F_GETFL, 0) };
+    let is_readable = flags(from.0) & libc::O_ACCMODE != libc::O_WRONLY;
+    let is_writable = flags(to.0) & libc::O_ACCMODE != libc::O_RDONLY && flags(to.0) & libc::O_APPEND == 0;
+    if !is_readable || !is_writable {
+        return Err(libc::EBADF);
+    }
+    let place = |(fd, offset): (c_int, *const off64_t)| {
+        // SAFETY: NULL, or the program's; the position of a file can be asked for.
+        unsafe { offset.as_ref().copied().unwrap_or_else(|| files::lseek(fd, 0, libc::SEEK_CUR)) }
+    };
+    let (start, end) = (place(from), place(to));
+    let most = bytes.min(off64_t::MAX as usize) as off64_t;
+    // What the kernel makes up (/proc) has no size.
+    let has_size = source.st_size > 0 || find(from.0).is_some();
+    let bytes = if has_size { source.st_size.saturating_sub(start).clamp(0, most) } else { most };
+    let is_same = (source.st_dev, source.st_ino) == (goal.st_dev, goal.st_ino);
+    let overlaps = end.saturating_add(bytes) > start && end < start.saturating_add(bytes);
+    if is_same && overlaps { Err(libc::EINVAL) } else { Ok(bytes as size_t) }
 }
 
 /// Mapped memory for copies.

@@ -61,12 +61,10 @@ fn obey_by_open_file(open: &Use, target: LockTarget, operation: Operation) -> Ou
         (LockTarget::Whole, Operation::Lock(LockKind::Shared, _)) => Some(SHARED),
         (LockTarget::Whole, Operation::Lock(LockKind::Exclusive, _)) => Some(EXCLUSIVELY),
     };
-    let waits = matches!(operation, Operation::Lock(_, true));
     let obeyed = by_open_file(open, |file| obey(file, open_file_owner(), target, operation));
-    // A lock that is to be converted is released before the wait.
-    let now =
-        whole.filter(|_| obeyed.is_ok() || waits).map(|kind| if obeyed.is_ok() { kind } else { NOT_LOCKED });
-    if let Some(kind) = now {
+    if let Some(kind) = whole {
+        // A lock that is to be converted is released first.
+        let kind = if obeyed.is_ok() { kind } else { NOT_LOCKED };
         open.whole().whole_known.store(kind, Ordering::Release);
         open.shared().locks.note_whole(kind);
     }

@@ -76,6 +76,25 @@ pub fn define(table: &mut Table) {
         drop(map);
         assert_eq!(&contents("f")[PAGE - 2..PAGE + 2], b"over");
     });
+    for (name, flags) in [("mapped and ", libc::O_APPEND), ("", 0)] {
+        table.case(
+            format!("shared: what is stored has its place where the file is {name}open to append"),
+            move || {
+                file_with("f", &three_pages());
+                let fd = ok(open("f", libc::O_RDWR | flags));
+                let _appending = ok(open("f", libc::O_RDWR | libc::O_APPEND));
+                let map = ok(Mapping::new(&fd, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, 0));
+                map.set(PAGE + 2, b"here");
+                ok(map.sync(libc::MS_SYNC));
+                map.set(2 * PAGE, b"there");
+                drop(map);
+                let mut expected = three_pages();
+                expected[PAGE + 2..][..4].copy_from_slice(b"here");
+                expected[2 * PAGE..][..5].copy_from_slice(b"there");
+                assert!(contents("f") == expected, "other bytes");
+            },
+        );
+    }
     table.case("shared: what is written to the file later is seen", || {
         file_with("f", &three_pages());
         let fd = ok(open("f", libc::O_RDWR));

@@ -85,4 +85,14 @@ pub fn define(table: &mut Table) {
         assert_ne!(ok(fstat(&fd)).ino, ok(lstat("d")).ino);
         file("d/f");
     });
+    table.case("attributes of an open directory that was removed can be changed", || {
+        dir("d");
+        let fd = ok(open("d", libc::O_RDONLY));
+        ok(rmdir("d"));
+        ok(fchmod(&fd, 0o710));
+        ok(fchown(&fd, ALICE.uid, ALICE.gid));
+        ok(futimens(&fd, (1, 2), (3, 4)));
+        let now = ok(fstat(&fd));
+        assert_eq!((now.mode & 0o7777, now.uid, now.gid, now.mtime), (0o710, ALICE.uid, ALICE.gid, (3, 4)));
+    });
 }
