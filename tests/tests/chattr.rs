@@ -43,12 +43,15 @@ fn files_of_a_mount_are_made_append_only_and_immutable() {
     let (one, two) = (cluster.mount(), cluster.mount());
     let (here, there) = (one.path(), two.path());
     for (name, bytes) in [("small", 10), ("striped", 300_000)] {
-        let flags = |text: &str| sh(here, &format!("lsattr {name} | cut -d' ' -f1 | tr -d -"))  == text;
+        let flags = |text: &str| sh(here, &format!("lsattr {name} | cut -d' ' -f1 | tr -d -")) == text;
         sh(here, &format!("head -c {bytes} /dev/zero > {name}"));
         assert!(flags(""));
         sh(here, &format!("chattr +a {name}"));
         assert!(flags("a"));
-        assert_eq!(sh(there, &format!("tries {name} > /tmp/$$; sed 1d /tmp/$$ | tr -d '\\0'; rm /tmp/$$")), "append touch");
+        assert_eq!(
+            sh(there, &format!("tries {name} > /tmp/$$; sed 1d /tmp/$$ | tr -d '\\0'; rm /tmp/$$")),
+            "append touch"
+        );
         sh(here, &format!("chattr -a +i {name}"));
         assert!(flags("i"));
         assert_eq!(sh(there, &format!("tries {name} | tail -c 5")), "read");

@@ -2,8 +2,8 @@
 //! for.
 
 use weft_wire::messages::{
-    AccessRequest, Attr, CAPABILITY_XATTR, FLAGS_XATTR, FileKind, GetXattrRequest, InodeRequest, LayoutWish, LinkRequest,
-    ListXattrsRequest, LookupRequest, MkdirRequest, MknodRequest, ReadDirReply, ReadDirRequest,
+    AccessRequest, Attr, CAPABILITY_XATTR, FLAGS_XATTR, FileKind, GetXattrRequest, InodeRequest, LayoutWish,
+    LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest, MknodRequest, ReadDirReply, ReadDirRequest,
     ReadlinkRequest, RemoveXattrRequest, RenameRequest, RmdirRequest, SetAttrRequest, SetLayoutRequest,
     SetXattrRequest, SymlinkRequest, Time, UnlinkRequest, attr_valid,
 };

@@ -104,11 +104,6 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
             Request::Create { name: b"n", flags: 0o102, mode: 0o600, umask: 0o77 },
         ),
         (
-            51,
-            bytes(&[W(0o20200002), W(0o600), W(0o77), W(0), B(b"/\0")]),
-            Request::CreateUnnamed { flags: 0o20200002, mode: 0o600, umask: 0o77 },
-        ),
-        (
             15,
             bytes(&[D(1), D(2), W(3), W(0), D(0), W(0), W(0)]),
             Request::Read { handle: 1, offset: 2, bytes: 3 },
@@ -199,6 +194,12 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
             let cut = Request::decode(&header(opcode, raw.len()), arguments, &data[..cut]);
             assert!(cut.is_err(), "operation {opcode} without its end");
         }
+    }
+    // Whatever name there is, if any.
+    let unnamed = [W(0o20200002), W(0o600), W(0o77), W(0)];
+    for raw in [bytes(&unnamed), [bytes(&unnamed), b"/\0".to_vec()].concat()] {
+        let request = Request::CreateUnnamed { flags: 0o20200002, mode: 0o600, umask: 0o77 };
+        assert_eq!(decoded(51, &raw), request);
     }
     let forgets = bytes(&[W(2), W(0), D(7), D(1), D(8), D(2)]);
     let Request::ForgetMany(forgets) = decoded(42, &forgets) else { panic!("many are forgotten") };

@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use weft_meta::{
-    APPEND_ONLY, At, Caller, IMMUTABLE, InodeFlags, LayoutRequest, MemEngine, MetaError, NO_DUMP, Namespace, NewFile,
-    Op, OpenFlags, RenameMode, SetAttr, SetTime, XattrMode,
+    APPEND_ONLY, At, Caller, IMMUTABLE, InodeFlags, LayoutRequest, MemEngine, MetaError, NO_DUMP, Namespace,
+    NewFile, Op, OpenFlags, RenameMode, SetAttr, SetTime, XattrMode,
 };
 
 const NAME: &[u8] = b"weft.flags";
