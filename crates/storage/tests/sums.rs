@@ -155,6 +155,29 @@ fn a_data_file_that_was_cut_behind_the_servers_back_is_told() {
 }
 
 #[test]
+fn what_a_file_is_cut_by_first_thing_after_a_start_leaves_no_sums() {
+    let directory = on_disk();
+    run(async {
+        let files = DataFiles::new(plain_disk(&directory));
+        let file = files.create(INO).unwrap();
+        file.write(0, &pattern(1, 10_000)).await.unwrap();
+        file.write(REGION_BYTES, &pattern(2, 10_000)).await.unwrap();
+        settle(&files).await;
+    });
+    for cut in [REGION_BYTES, 0] {
+        run(async {
+            let files = DataFiles::new(plain_disk(&directory));
+            let file = files.create(INO).unwrap();
+            file.truncate(cut).unwrap();
+            file.write(cut + 1, &[7; 10]).await.unwrap();
+            assert_eq!(read(&files, cut, 11).await.unwrap(), [[0].as_slice(), &[7; 10]].concat());
+            settle(&files).await;
+            assert!(scrub(&files).await.wrong.is_empty());
+        });
+    }
+}
+
+#[test]
 fn sidecars_go_with_their_data_files_and_strays_are_removed() {
     let directory = on_disk();
     run(async {

@@ -85,6 +85,11 @@ impl OnHandle {
         matches!(self, OnHandle::Allocate { .. } | OnHandle::Store { .. })
     }
 
+    /// Whether it may be another time afterwards.
+    pub fn changes_time(&self) -> bool {
+        self.leaves_any_time() || matches!(self, OnHandle::Times(_))
+    }
+
     /// Whether it is about locks.
     pub fn locks(&self) -> bool {
         matches!(self, OnHandle::Lock(_) | OnHandle::LockRange { .. })

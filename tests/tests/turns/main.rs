@@ -165,8 +165,8 @@ impl World {
         let op = handles::some_op(&mut self.random, !self.is_under_weft_run);
         let (worker, at) = (self.worker(), self.random.below(self.open.len() as u64) as usize);
         let pair = &self.open[at];
-        if op.locks() && pair.local.is_directory() {
-            // docs/semantics.md: FUSE leaves locks of directories to the kernel.
+        if pair.local.is_directory() && (op.locks() || op.changes_time()) {
+            // docs/semantics.md: FUSE leaves locks of directories to the kernel, and each mount has its own attributes of removed ones.
             return;
         }
         let what = format!("thread {worker}, place {}: {} as it was opened, {op:?}", pair.place, pair.name);

@@ -84,6 +84,11 @@ pub fn some_name(random: &mut Random) -> String {
     }
 }
 
+fn word(random: &mut Random, of: &[&'static str]) -> &'static str {
+    let &word = random.choose(of);
+    word
+}
+
 /// Bytes to write: which, and how many.
 pub fn some_data(random: &mut Random) -> (u8, usize) {
     (random.below(256) as u8, *random.choose(LENGTHS) as usize)
@@ -123,7 +128,7 @@ fn some_op_of_any(random: &mut Random) -> Op {
         7 => Op::Rename(some_name(random), 0),
         8 => Op::Rename(some_name(random), *random.choose(&[libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE])),
         9 => Op::Link(some_name(random)),
-        10 => Op::Symlink(random.choose(NAMES)),
+        10 => Op::Symlink(word(random, NAMES)),
         11 => Op::ReadLink,
         12 => Op::Mkdir,
         13 => Op::Rmdir,
@@ -133,10 +138,10 @@ fn some_op_of_any(random: &mut Random) -> Op {
         17 => {
             let flags = *random.choose(&[0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE]);
             let data = (random.below(256) as u8, *random.choose(XATTR_BYTES));
-            Op::SetXattr { name: random.choose(XATTRS), data, flags }
+            Op::SetXattr { name: word(random, XATTRS), data, flags }
         }
-        18 => Op::Xattr(random.choose(XATTRS)),
-        19 => Op::RemoveXattr(random.choose(XATTRS)),
+        18 => Op::Xattr(word(random, XATTRS)),
+        19 => Op::RemoveXattr(word(random, XATTRS)),
         20 => Op::Xattrs,
         21 | 22 => Op::Stat,
         23 => Op::StatTarget,

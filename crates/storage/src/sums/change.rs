@@ -70,6 +70,10 @@ impl<D: Disk> DataFile<D> {
         let region = at.div_ceil(REGION_BYTES);
         let change = self.begin_change_now(&[Extent::new(at, region * REGION_BYTES - at)])?;
         let sums = self.sums();
+        if let (Some(directory), Ok(region)) = (self.disk().sums(), u32::try_from(region)) {
+            // No block of a region before changes where the cut is between two, so the sidecar may not have been looked for yet.
+            sums.load(directory, self.table(), region).map_err(failed(Operation::Truncate, self.ino()))?;
+        }
         let must_cut = u32::try_from(region).is_ok_and(|region| sums.state().cut(region));
         if must_cut {
             let sidecar = sums.there().expect("it has records");
