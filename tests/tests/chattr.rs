@@ -8,30 +8,30 @@ use weft_tests::{Cluster, preload_library, sh_in};
 const TRIES: &str = r#"
 try() { "${@:2}" 2>/dev/null && echo "$1" || true; }
 tries() {
-    try read cat $1
+    try read dd if=$1 of=/dev/null status=none
     try append dd if=/etc/hostname of=$1 oflag=append conv=notrunc status=none
     try touch touch $1
     try write dd if=/etc/hostname of=$1 conv=notrunc status=none
     try truncate truncate -s 1 $1
     try chmod chmod 600 $1
     try chown chown 8 $1
-    try attribute setfattr -n user.a -v 1 $1
+    try attribute python3 -c "import os; os.setxattr('$1', 'user.a', b'1')"
     try link ln $1 $1.link
     try rename mv $1 $1.moved
-    try remove rm -f $1
+    try remove rm $1
 }
 in_directory() {
-    try create touch $1/new
-    try remove rm -f $1/old
-    try rename mv $1/new $1/renamed
-    try mkdir mkdir $1/sub
+    try create touch $1/$2
+    try remove rm $1/old
+    try rename mv $1/old $1/renamed
+    try mkdir mkdir $1/$2.d
     try rmdir rmdir $1
 }
 "#;
 
 /// What bash prints in `dir`, with the functions above.
 fn sh(dir: &Path, script: &str) -> String {
-    sh_in(dir, &format!("{TRIES}\n{script}")).replace('\n', " ").trim_end().to_owned()
+    sh_in(dir, &format!("{TRIES}\n{script}")).replace('\n', " ").trim().to_owned()
 }
 
 #[test]
@@ -44,31 +44,28 @@ fn files_of_a_mount_are_made_append_only_and_immutable() {
     let (here, there) = (one.path(), two.path());
     for (name, bytes) in [("small", 10), ("striped", 300_000)] {
         let flags = |text: &str| sh(here, &format!("lsattr {name} | cut -d' ' -f1 | tr -d -")) == text;
+        let tries = || sh(there, &format!("tries {name}"));
         sh(here, &format!("head -c {bytes} /dev/zero > {name}"));
         assert!(flags(""));
         sh(here, &format!("chattr +a {name}"));
         assert!(flags("a"));
-        assert_eq!(
-            sh(there, &format!("tries {name} > /tmp/$$; sed 1d /tmp/$$ | tr -d '\\0'; rm /tmp/$$")),
-            "append touch"
-        );
+        assert_eq!(tries(), "read append touch");
         sh(here, &format!("chattr -a +i {name}"));
         assert!(flags("i"));
-        assert_eq!(sh(there, &format!("tries {name} | tail -c 5")), "read");
+        assert_eq!(tries(), "read");
         sh(here, &format!("chattr -i +d {name}"));
         assert!(flags("d"));
-        let all = "append touch write truncate chmod chown attribute link rename";
-        assert_eq!(sh(there, &format!("tries {name} | tr -d '\\0' | grep -av read")), all);
+        assert_eq!(tries(), "read append touch write truncate chmod chown attribute link rename");
     }
     sh(here, "mkdir d; touch d/old; chattr +a d");
-    assert_eq!(sh(there, "in_directory d"), "create mkdir");
+    assert_eq!(sh(there, "in_directory d one"), "create mkdir");
     sh(here, "chattr -a +i d");
-    assert_eq!(sh(there, "in_directory d"), "");
+    assert_eq!(sh(there, "in_directory d two"), "");
     sh(here, "chattr -i d");
-    assert_eq!(sh(there, "rm -r d; ls"), "small.moved striped.moved");
+    assert_eq!(sh(there, "rm -r d; ls"), "small.link small.moved striped.link striped.moved");
     // Flags that are not kept, things that have none, and a user's rights.
     assert!(sh(here, "touch f; chattr +c f 2>&1 || true").contains("not supported"));
-    let refused = "chown 7 f; setpriv --reuid 7 --clear-groups chattr +i f 2>&1 | grep -o 'not permitted'; \
+    let refused = "chown 7 f; setpriv --reuid 7 --clear-groups chattr +i f 2>&1 | grep -o 'not permitted' || true; \
                    setpriv --reuid 7 --clear-groups chattr +d f; lsattr f | tr -d -";
     assert_eq!(sh(here, refused), "not permitted d f");
     // Backup programs ask for the other form of the flags.

@@ -162,7 +162,7 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
         (46, bytes(&[D(1), D(2), W(3), W(0)]), Request::Seek { handle: 1, offset: 2, whence: 3 }),
         (47, copy_bytes.clone(), copy(false)),
         (53, copy_bytes, copy(true)),
-        (39, vec![], Request::Other),
+        (37, vec![], Request::Other),
         (
             4,
             set(0x7f, -2),

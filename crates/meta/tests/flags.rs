@@ -99,7 +99,7 @@ fn only_first(flagged: &str, flags: InodeFlags, attempts: &[(&str, Attempt)], al
                 assert!(matches!(error, MetaError::NotPermitted), "{what}: {error}");
             }
         }
-        sound(&mut ns);
+        sound(&ns);
     }
 }
 
@@ -152,5 +152,5 @@ fn a_writer_from_before_ends_as_ever() {
     let report = weft_meta::WriteReport { max_end: 10, mtime: Some(now(3)) };
     run(&mut ns, |op| op.close(now(4), S1, opened.attr.ino, true, Some(&report))).unwrap();
     assert_eq!(ns.begin().stat(&user(7), at("d/f"), false).unwrap().size, 10);
-    sound(&mut ns);
+    sound(&ns);
 }
