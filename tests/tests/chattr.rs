@@ -85,5 +85,9 @@ fn programs_under_weft_run_set_and_see_the_flags() {
                   PermissionError as error: print(error.errno)";
     let said = cluster.weft(&["run", "--url", cluster.url(), "--", "python3", "-c", script]);
     assert_eq!(said, "0\n16\n1\n");
-    assert_eq!(sh(cluster.mount().path(), "lsattr f | tr -d -; chattr -i f; rm f; ls"), "i f");
+    let mount = cluster.mount();
+    assert_eq!(sh(mount.path(), "lsattr f | tr -d -; chattr -i +a f"), "i f");
+    let script = "echo one >> /weft/f; (echo two > /weft/f) 2>/dev/null || echo refused; cat /weft/f";
+    assert_eq!(cluster.weft(&["run", "--url", cluster.url(), "--", "bash", "-c", script]), "refused\none\n");
+    assert_eq!(sh(mount.path(), "chattr -a f; rm f; ls"), "");
 }
