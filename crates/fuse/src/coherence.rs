@@ -311,12 +311,25 @@ impl Coherence {
         self.directories.lock(&ino).get(&ino)?.attr.as_ref().map(|(attr, _)| attr.clone())
     }
 
-    /// Changes attributes of a directory that the servers have no more.
-    pub(crate) fn set_last_of_directory(&self, ino: u64, changes: &SetAttr) {
+    /// Attributes of a directory that the servers have no more: as it was last, with no links. Its names went after that: with
+    /// another time the kernel drops the listing that it keeps.
+    pub(crate) fn removed_directory(&self, ino: u64) -> Option<Attr> {
+        self.change_removed(ino, |_| {})
+    }
+
+    fn change_removed(&self, ino: u64, change: impl FnOnce(&mut Attr)) -> Option<Attr> {
         let mut shard = self.directories.lock(&ino);
-        let Some((attr, _)) = shard.get_mut(&ino).and_then(|directory| directory.attr.as_mut()) else {
-            return;
-        };
+        let (attr, _) = shard.get_mut(&ino)?.attr.as_mut()?;
+        if attr.nlink > 0 {
+            let seconds = attr.mtime.seconds.max(attr.ctime.seconds) + 1;
+            (attr.nlink, attr.size, attr.mtime) = (0, 0, Time { seconds, nanoseconds: 0 });
+        }
+        change(attr);
+        Some(attr.clone())
+    }
+
+    /// Changes attributes of a directory that the servers have no more.
+    pub(crate) fn set_removed_directory(&self, ino: u64, changes: &SetAttr) {
         let since_1970 = weft_host::since_1970();
         let now = Time { seconds: since_1970.as_secs() as i64, nanoseconds: since_1970.subsec_nanos() };
         let set = |place: &mut Time, change: &Option<SetTime>| match change {
@@ -324,12 +337,14 @@ impl Coherence {
             Some(SetTime::To(time)) => *place = time.clone(),
             None => {}
         };
-        attr.mode = changes.mode.unwrap_or(attr.mode);
-        attr.uid = changes.uid.unwrap_or(attr.uid);
-        attr.gid = changes.gid.unwrap_or(attr.gid);
-        set(&mut attr.atime, &changes.atime);
-        set(&mut attr.mtime, &changes.mtime);
-        attr.ctime = now;
+        self.change_removed(ino, |attr| {
+            attr.mode = changes.mode.unwrap_or(attr.mode);
+            attr.uid = changes.uid.unwrap_or(attr.uid);
+            attr.gid = changes.gid.unwrap_or(attr.gid);
+            set(&mut attr.atime, &changes.atime);
+            set(&mut attr.mtime, &changes.mtime);
+            attr.ctime = now.clone();
+        });
     }
 
     /// Notes attributes of a directory, as the reply to `asked` had them; older ones than those known do not

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, OpenOptions, SetAttr, c};
 use weft_gateway::{Asked, LEASE, Process};
-use weft_wire::messages::{Attr, FileKind, Time};
+use weft_wire::messages::{Attr, FileKind};
 
 /// Threads remembered, of each sixteenth of all, that were told that a directory is gone.
 const GONE_MAX: usize = 64;
@@ -95,13 +95,11 @@ impl WeftFs {
     }
 
     /// A directory that is in use here, as working directory or open, while the servers say by `errno` that they have it no
-    /// more: as it was last, with no links. Its names went after that: with another time the kernel drops the listing that it
-    /// keeps.
+    /// more.
     fn told_of_removed(&self, asked: &Asked, ino: u64, errno: Errno) -> Outcome<Told> {
-        let last = self.coherence.last_of_directory(ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno)?;
-        let seconds = last.mtime.seconds.max(last.ctime.seconds) + 1;
-        let mtime = Time { seconds, nanoseconds: 0 };
-        Ok(self.told(asked, Attr { nlink: 0, size: 0, mtime, ..last }, LEASE))
+        let is_gone = errno.0 == libc::ESTALE;
+        let removed = is_gone.then(|| self.coherence.removed_directory(ino)).flatten().ok_or(errno)?;
+        Ok(self.told(asked, removed, LEASE))
     }
 
     pub(crate) fn setattr(
@@ -147,7 +145,7 @@ impl WeftFs {
             Ok(attr) => attr,
             Err(errno) => {
                 if errno.0 == libc::ESTALE {
-                    self.coherence.set_last_of_directory(ino, &wanted);
+                    self.coherence.set_removed_directory(ino, &wanted);
                 }
                 return self.told_of_removed(&asked, ino, errno);
             }
