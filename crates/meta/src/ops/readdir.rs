@@ -54,8 +54,7 @@ pub struct Page {
 impl<E: Engine> Op<'_, E> {
     /// The entries of directory `ino` after the cookie `after` (0 to begin): at most `max_entries`, and as many as
     /// fit `max_bytes` of names and 160 bytes each, but at least one. Inodes are only looked at for attributes: that is most of the work
-    /// for an entry, and inodes in use would leave the cache. Who wants attributes is about to use the names: then they are in the
-    /// cache, too.
+    /// for an entry, and inodes in use would leave the cache.
     pub fn readdir(
         &mut self,
         caller: &Caller,
@@ -70,51 +69,19 @@ impl<E: Engine> Op<'_, E> {
         let room = max_entries.min(max_bytes / ENTRY_OVERHEAD_BYTES + 1).max(1);
         let prefix = keys::numbered(keys::ORDER, ino);
         let records = self.records_after(&prefix, &keys::order(ino, after), room + 1)?;
-        // What is only staged may never be.
-        let all_stored = self.staged_entries().next().is_none();
         let mut eof = records.len() <= room;
         let mut entries = Vec::with_capacity(records.len().min(room));
         let mut bytes = 0;
         for (key, value) in records.iter().take(room) {
-            let (entry, name) = Entry::decode_order(key, value)?;
-            let Entry { ino: inode, kind, cookie } = entry;
+            let (Entry { ino, kind, cookie }, name) = Entry::decode_order(key, value)?;
             bytes += ENTRY_OVERHEAD_BYTES + name.len();
             if bytes > max_bytes && !entries.is_empty() {
                 eof = false;
                 break;
             }
-            let attr = if with_attrs { Some(self.getattr(inode)?) } else { None };
-            if with_attrs && all_stored {
-                self.ns.entry_cache.insert(keys::name(ino, &name), Some(entry));
-            }
-            entries.push(DirEntry { name, ino: inode, kind, cookie, attr });
+            let attr = if with_attrs { Some(self.getattr(ino)?) } else { None };
+            entries.push(DirEntry { name, ino, kind, cookie, attr });
         }
         Ok(Page { entries, eof, parent: dir.parent, until: self.ns.next_cookie })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::caller::Caller;
-    use crate::inode::{Kind, ROOT_INO, Timestamp};
-    use crate::namespace::{Namespace, NamespaceOptions};
-    use crate::{At, MemEngine, keys};
-
-    const NOW: Timestamp = Timestamp { seconds: 9, nanos: 0 };
-
-    #[test]
-    fn names_that_are_listed_with_attributes_are_in_the_cache() {
-        let root = Caller::root();
-        let mut engine = MemEngine::new();
-        Namespace::format(&mut engine, [1; 16], &root, NOW).unwrap();
-        let mut ns = Namespace::open(engine, NamespaceOptions::default()).unwrap();
-        ns.change(|op| op.mknod(&root, NOW, At::new(ROOT_INO, "a"), Kind::Fifo, 0o600, 0)).unwrap();
-        for with_attrs in [false, true] {
-            let mut again = Namespace::open(ns.engine.fork(), NamespaceOptions::default()).unwrap();
-            again.begin().readdir(&root, ROOT_INO, 0, 10, 1000, with_attrs).unwrap();
-            let cached = again.entry_cache.get(&keys::name(ROOT_INO, b"a")).copied().flatten();
-            let found = ns.begin().entry(ROOT_INO, b"a").unwrap();
-            assert_eq!(cached, found.filter(|_| with_attrs));
-        }
     }
 }
