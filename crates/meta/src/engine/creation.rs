@@ -107,7 +107,11 @@ pub(super) fn make_private(directory: &Path) -> io::Result<()> {
         if entry.file_type()?.is_dir() {
             make_private(&entry.path())?;
         } else {
-            set(&entry.path(), 0o600)?;
+            match set(&entry.path(), 0o600) {
+                // The store has removed or renamed it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
         }
     }
     set(directory, 0o700)
