@@ -63,6 +63,12 @@ fn files_of_a_mount_are_made_append_only_and_immutable() {
     assert_eq!(sh(there, "in_directory d two"), "");
     sh(here, "chattr -i d");
     assert_eq!(sh(there, "rm -r d; ls"), "small.link small.moved striped.link striped.moved");
+    for name in ["f", "d"] {
+        let made = format!("{}; stat -c %z {name}", if name == "f" { "touch f" } else { "mkdir d" });
+        let before = sh(here, &made);
+        assert_ne!(sh(here, &format!("chattr +d {name}; stat -c %z {name}")), before, "{name} has changed");
+        sh(here, &format!("chattr -d {name}; rm -r {name}"));
+    }
     // Flags that are not kept, things that have none, and a user's rights.
     assert!(sh(here, "touch f; chattr +c f 2>&1 || true").contains("not supported"));
     let refused = "chown 7 f; setpriv --reuid 7 --clear-groups chattr +i f 2>&1 | grep -o 'not permitted' || true; \

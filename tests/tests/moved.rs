@@ -160,6 +160,19 @@ fn compared(change: impl Fn(&Path)) {
     assert_eq!(outcome(two.path(), one.path()), outcome(&local, &local));
 }
 
+/// What is not as on a local file system, where it can be made: a server has no directory for it.
+#[test]
+fn a_file_without_a_name_is_refused_in_a_directory_that_another_mount_has_removed() {
+    let cluster = Cluster::start(1);
+    let [one, two] = mounts(&cluster);
+    fs::create_dir(one.path().join("d")).unwrap();
+    let dir = open(&two.path().join("d"));
+    fs::remove_dir(one.path().join("d")).unwrap();
+    // SAFETY: the name ends with a zero.
+    let made = unsafe { libc::openat(dir.as_raw_fd(), c".".as_ptr(), libc::O_TMPFILE | libc::O_RDWR, 0o600) };
+    assert_eq!(errno(made), libc::ENOENT);
+}
+
 #[test]
 fn who_has_a_directory_open_that_another_mount_moves_works_on_in_it() {
     compared(|top| fs::rename(top.join("d"), top.join("x/e")).unwrap());

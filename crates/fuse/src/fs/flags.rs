@@ -12,8 +12,9 @@ use super::WeftFs;
 use crate::outcome::{Errno, Outcome};
 use weft_gateway::Process;
 
-const GET_FLAGS: u32 = 0x8008_6601;
-const SET_FLAGS: u32 = 0x4008_6602;
+const GET_FLAGS: u32 = libc::FS_IOC_GETFLAGS as u32;
+const SET_FLAGS: u32 = libc::FS_IOC_SETFLAGS as u32;
+/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`, which the libc crate does not have.
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 
@@ -46,7 +47,10 @@ impl WeftFs {
         let (client, ino) = (self.callers.client(who), self.ino(node));
         let set = |flags| {
             self.last_replies.forget(ino);
-            client.set_flags(ino, flags).map(|()| Vec::new())
+            let set = client.set_flags(ino, flags);
+            // Of an ioctl the kernel does not know what it changes.
+            self.coherence.attributes_changed(ino);
+            set.map(|()| Vec::new())
         };
         Ok(match command {
             GET_FLAGS => client.flags(ino)?.to_ne_bytes().to_vec(),

@@ -63,7 +63,8 @@ impl WeftFs {
     ) -> Outcome<(Told, Opened)> {
         let options = open_options(flags).create_new(flags & libc::O_EXCL != 0).mode(mode & NEW_MODE);
         let asked = self.coherence.ask();
-        let file = self.callers.client(who).create_unnamed(At::ino(self.ino(parent)), &options)?;
+        let made = self.callers.client(who).create_unnamed(At::ino(self.ino(parent)), &options);
+        let file = self.named(who, &[parent], made)?;
         let attr = file.attr();
         let opened = self.add_created(file, flags, &asked);
         self.coherence.looked_up(attr.ino);
