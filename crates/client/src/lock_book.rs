@@ -8,7 +8,7 @@ use std::time::Instant;
 use weft_transport::Link;
 use weft_wire::limits::LOCKS_PER_CLAIM_MAX;
 use weft_wire::locks::HeldLocks;
-use weft_wire::messages::{ClaimLocksRequest, FileLock, UnlockRequest, UnlockWhat};
+use weft_wire::messages::{ClaimLocksRequest, Empty, FileLock, UnlockRequest, UnlockWhat};
 
 use crate::error::Error;
 use crate::fork;
@@ -58,39 +58,24 @@ impl Owned {
         ranges.chain(self.whole_owed.then(|| request(true, 0, LAST_BYTE)))
     }
 
-    /// The server is told that this is given back, or has confirmed it.
-    fn set_owed(&mut self, given_back: &GivenBack, owed: bool) {
-        let mark = owed.then_some(true);
-        match given_back {
-            GivenBack::Range(first, last) => self.owed.set(*first, *last, mark),
-            GivenBack::Whole => self.whole_owed = owed,
-            GivenBack::All => {
-                self.owed.set(0, LAST_BYTE, mark);
-                self.whole_owed = owed;
-            }
+    /// What `request` gives back is owed, or not any longer.
+    fn set_owed(&mut self, request: &UnlockRequest, owed: bool) {
+        let (range, whole) = given_back(request);
+        if let Some((first, last)) = range {
+            self.owed.set(first, last, owed.then_some(true));
+        }
+        if whole {
+            self.whole_owed = owed;
         }
     }
 }
 
-/// What an owner gives back of a file.
-#[derive(Clone, Copy)]
-pub(crate) enum GivenBack {
-    /// These bytes.
-    Range(u64, u64),
-    /// The lock on the whole file.
-    Whole,
-    /// Everything.
-    All,
-}
-
-impl GivenBack {
-    /// By this request.
-    pub(crate) fn by(request: &UnlockRequest) -> GivenBack {
-        match (&request.what, request.lock.whole) {
-            (UnlockWhat::Owner, _) => GivenBack::All,
-            (_, true) => GivenBack::Whole,
-            (_, false) => GivenBack::Range(request.lock.first, request.lock.last),
-        }
+/// The first and the last byte that a request gives back, and whether it gives back the lock on the whole file.
+fn given_back(request: &UnlockRequest) -> (Option<(u64, u64)>, bool) {
+    match (&request.what, request.lock.whole) {
+        (UnlockWhat::Owner, _) => (Some((0, LAST_BYTE)), true),
+        (_, true) => (None, true),
+        (_, false) => (Some((request.lock.first, request.lock.last)), false),
     }
 }
 
@@ -162,13 +147,25 @@ impl LockBook {
         let key = (request.lock.ino, request.lock.owner);
         let owned =
             owners.by_file.entry(key).or_insert_with(|| Owned { pid: request.lock.pid, ..Owned::default() });
-        let given_back = GivenBack::by(request);
-        match given_back {
-            GivenBack::Range(first, last) => owned.ranges.set(first, last, None),
-            GivenBack::Whole => owned.whole = None,
-            GivenBack::All => *owned = Owned { pid: owned.pid, ..Owned::default() },
+        match given_back(request) {
+            (Some(_), true) => *owned = Owned { pid: owned.pid, ..Owned::default() },
+            (Some((first, last)), false) => owned.ranges.set(first, last, None),
+            (None, _) => owned.whole = None,
         }
-        owned.set_owed(&given_back, true);
+        owned.set_owed(request, true);
+    }
+
+    /// As [`LockBook::note_given_back`]; what is returned notes the reply.
+    pub(crate) fn begin_giving_back(
+        self: &Arc<LockBook>,
+        request: &UnlockRequest,
+    ) -> impl FnOnce(Empty) -> Result<(), Error> + Send + 'static {
+        self.note_given_back(request);
+        let (book, request) = (self.clone(), request.clone());
+        move |_| {
+            book.note_settled(&request);
+            Ok(())
+        }
     }
 
     /// The server has confirmed what was given back.
@@ -176,7 +173,7 @@ impl LockBook {
         let mut owners = self.owners();
         let key = (request.lock.ino, request.lock.owner);
         let Some(owned) = owners.by_file.get_mut(&key) else { return };
-        owned.set_owed(&GivenBack::by(request), false);
+        owned.set_owed(request, false);
         if owned.is_over() {
             owners.by_file.remove(&key);
         }

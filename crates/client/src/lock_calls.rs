@@ -46,12 +46,8 @@ impl OpenFile {
     }
 
     fn begin_giving_back(&self, request: UnlockRequest) -> PendingCall<()> {
-        let book = self.inner.locks.clone();
-        book.note_given_back(&request);
-        self.begin_about_locks(request.clone(), move |_| {
-            book.note_settled(&request);
-            Ok(())
-        })
+        let settle = self.inner.locks.begin_giving_back(&request);
+        self.begin_about_locks(request, settle)
     }
 
     fn failed_about_locks<T>(&self, error: Error) -> PendingCall<T> {
@@ -191,12 +187,7 @@ impl Client {
     pub fn start_unlock_owner(&self, ino: u64, owner: u64) -> PendingCall<()> {
         let lock = FileLock { ino, owner, whole: true, exclusive: false, first: 0, last: LAST_BYTE, pid: 0 };
         let request = UnlockRequest { lock, what: UnlockWhat::Owner };
-        let book = self.inner.locks.clone();
-        book.note_given_back(&request);
-        let plan = Plan::new(request.clone(), &crate::At::ino(ino), move |_| {
-            book.note_settled(&request);
-            Ok(())
-        });
-        PendingCall::begin(&self.inner, &self.caller, plan)
+        let settle = self.inner.locks.begin_giving_back(&request);
+        PendingCall::begin(&self.inner, &self.caller, Plan::new(request, &crate::At::ino(ino), settle))
     }
 }

@@ -85,8 +85,10 @@ impl Directory {
     }
 }
 
-fn status_change(attr: &Attr) -> (i64, u32) {
-    (attr.ctime.seconds, attr.ctime.nanoseconds)
+/// Whether `known` attributes show a change that those of `attr` are from before.
+fn is_newer(known: &Attr, attr: &Attr) -> bool {
+    let changed_at = |attr: &Attr| (attr.ctime.seconds, attr.ctime.nanoseconds);
+    changed_at(known) > changed_at(attr)
 }
 
 /// See the module.
@@ -352,8 +354,7 @@ impl Coherence {
     pub(crate) fn note_directory(&self, asked: &Asked, attr: &Attr) {
         let mut shard = self.directories.lock(&attr.ino);
         let directory = shard.entry(attr.ino).or_insert_with(|| Directory::new(asked.at()));
-        let is_older = |known: &Attr| status_change(known) > status_change(attr);
-        if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && is_older(known)) {
+        if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && is_newer(known, attr)) {
             return;
         }
         let valid = self.valid(asked);
@@ -388,9 +389,8 @@ impl Coherence {
     pub(crate) fn directory_changed_since(&self, asked: &Asked, attr: &Attr) -> bool {
         let shard = self.directories.lock(&attr.ino);
         let Some(directory) = shard.get(&attr.ino) else { return false };
-        let is_older = |known: &Attr| status_change(known) > status_change(attr);
         directory.changed_at.is_some_and(|changed| changed >= asked.at())
-            || directory.attr.as_ref().is_some_and(|(known, _)| is_older(known))
+            || directory.attr.as_ref().is_some_and(|(known, _)| is_newer(known, attr))
     }
 
     /// This mount has removed or moved something that may be a directory; which one it was nobody has said.

@@ -4,7 +4,6 @@ use super::WeftFs;
 use crate::directory::{DirItem, DirStream};
 use crate::lookups::By;
 use crate::outcome::{Errno, Outcome, Told};
-use crate::places::Place;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
@@ -71,12 +70,11 @@ impl WeftFs {
     /// now, what it leads to may have lost another name, and a directory may have got one.
     fn listed(&self, asked: &Asked, dir: u64, item: &DirItem<'_>) -> Option<Attr> {
         let attr = item.attr?;
-        let place = (dir, item.name.into());
-        if self.names_taken.changed_since(name_key(&place), asked.at()) {
+        if self.names_taken.changed_since(name_key(dir, item.name), asked.at()) {
             return None;
         }
         let is_directory = attr.kind == FileKind::Directory;
-        if is_directory && !self.coherence.may_list_directory(attr.ino, &place) {
+        if is_directory && !self.coherence.may_list_directory(attr.ino, &(dir, item.name.into())) {
             return None;
         }
         let is_old = match is_directory {
@@ -109,7 +107,7 @@ impl WeftFs {
         }
         let is_sure = attr.kind != FileKind::Directory
             && !attr.size_live
-            && !self.names_taken.changed_since(name_key(&(dir, name.as_bytes().into())), asked.at())
+            && !self.names_taken.changed_since(name_key(dir, name.as_bytes()), asked.at())
             && !self.may_have_lost_a_name(&asked, &attr)
             && !self.reports.changed_since(attr.ino, asked.at())
             && self.writers_of(attr.ino).is_empty();
@@ -122,9 +120,9 @@ impl WeftFs {
 }
 
 /// What stands for a name in [`Changes`](weft_gateway::Changes).
-pub(super) fn name_key(place: &Place) -> u64 {
+pub(super) fn name_key(dir: u64, name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    place.hash(&mut hasher);
+    (dir, name).hash(&mut hasher);
     hasher.finish()
 }
 

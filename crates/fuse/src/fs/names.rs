@@ -225,7 +225,7 @@ impl WeftFs {
         let asked = self.coherence.ask();
         let removed = self.callers.client(who).unlink_in(self.at(parent, name));
         self.reports.changed(dir);
-        self.names_taken.changed(name_key(&place(dir, name)));
+        self.names_taken.changed(name_key(dir, name.as_bytes()));
         match self.named(who, &[parent], removed)? {
             Some(parent) => self.coherence.note_directory(&asked, &parent),
             None => self.coherence.directory_changed(dir),
@@ -240,7 +240,7 @@ impl WeftFs {
         let _changing = self.coherence.changing(dir);
         let removed = self.callers.client(who).rmdir(self.at(parent, name));
         self.reports.changed(dir);
-        self.names_taken.changed(name_key(&place(dir, name)));
+        self.names_taken.changed(name_key(dir, name.as_bytes()));
         self.coherence.directory_changed(dir);
         self.coherence.directory_removed();
         self.named(who, &[parent], removed)?;
@@ -280,7 +280,7 @@ impl WeftFs {
         let places = [place(self.ino(parent), name), place(self.ino(new_parent), new_name)];
         for place in &places {
             self.reports.changed(place.0);
-            self.names_taken.changed(name_key(place));
+            self.names_taken.changed(name_key(place.0, &place.1));
         }
         self.named(who, &[parent, new_parent], renamed)?;
         let exchanged = flags & weft_wire::messages::rename_flags::EXCHANGE != 0;

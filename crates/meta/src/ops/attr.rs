@@ -88,13 +88,13 @@ impl<E: Engine> Op<'_, E> {
 /// What is append-only keeps all but times that are set to now; what is immutable keeps these, too.
 fn require_changeable(inode: &Inode, change: &SetAttr) -> Result<(), MetaError> {
     let is_now = |time: Option<SetTime>| time.is_none_or(|time| time == SetTime::Now);
-    let touches = (change.mode, change.uid, change.gid) == (None, None, None)
+    let only_touches = (change.mode, change.uid, change.gid) == (None, None, None)
         && is_now(change.atime)
         && is_now(change.mtime);
-    match (*change == SetAttr::default(), touches && !inode.is_immutable()) {
-        (true, _) | (_, true) => Ok(()),
-        _ => require_alterable(inode),
+    if *change == SetAttr::default() || only_touches && !inode.is_immutable() {
+        return Ok(());
     }
+    require_alterable(inode)
 }
 
 /// Only root gives files away; the owner may pass them to a group he is in. Set-id bits of anything but a directory

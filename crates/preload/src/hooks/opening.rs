@@ -129,7 +129,6 @@ fn open_unnamed(target: &Target, flags: c_int, mode: c_uint) -> Outcome<c_int> {
         .read(access == libc::O_RDWR)
         .write(true)
         .create_new(flags & libc::O_EXCL != 0)
-        .append(flags & libc::O_APPEND != 0)
         .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
         .follow(flags & libc::O_NOFOLLOW == 0)
         .mode(mode_of_new(mode));

@@ -21,9 +21,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let (read, write) = t::access(request.access)?;
         let (exclusive, append) = (request.exclusive, request.append.0);
         let flags = OpenFlags { read, write, exclusive, append, ..OpenFlags::default() };
-        let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
-        let small = request.small.0 && layout.is_none() && self.spreading.is_possible();
-        let new = NewFile { mode: request.mode, layout, small };
+        let new = self.new_file(request.mode, request.layout.as_ref(), request.small.0);
         let caller = t::caller(request.caller);
         self.change_spread(call, |op, now, effects| {
             if is_limited(&caller) {
@@ -42,6 +40,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         .await
     }
 
+    /// What a file is made with. It begins as a small one where the client knows of these and wants no layout.
+    fn new_file(&self, mode: u32, layout: Option<&LayoutWish>, small: bool) -> NewFile {
+        let layout = layout.map(|wish| t::layout_request(Some(wish)));
+        let small = small && layout.is_none() && self.spreading.is_possible();
+        NewFile { mode, layout, small }
+    }
+
     /// Creates a file without a name and opens it.
     pub async fn create_unnamed(
         &self,
@@ -54,9 +59,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
         let (exclusive, no_follow) = (request.exclusive, !request.follow);
         let flags = OpenFlags { read, write, exclusive, no_follow, ..OpenFlags::default() };
-        let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
-        let small = request.small && layout.is_none() && self.spreading.is_possible();
-        let new = NewFile { mode: request.mode, layout, small };
+        let new = self.new_file(request.mode, request.layout.as_ref(), request.small);
         let caller = t::caller(request.caller);
         self.change_spread(call, |op, now, effects| {
             if is_limited(&caller) {
