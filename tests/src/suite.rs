@@ -39,6 +39,10 @@ pub fn by_nfs() -> Vec<(String, &'static str)> {
             NO_OPEN_DIRECTORY,
         ),
         ("rmdir: an open directory can be removed and a new one take its name", NO_OPEN_DIRECTORY),
+        (
+            "rmdir: an open directory that was removed has its time of change still, and no names",
+            NO_OPEN_DIRECTORY,
+        ),
         ("rmdir: attributes of an open directory that was removed can be changed", NO_OPEN_DIRECTORY),
         ("stat: fstat of a file without a name: no links, all else as it was", NO_OPEN),
         ("unlink: an open file lives on until it is closed", NO_OPEN),

@@ -313,40 +313,46 @@ impl Coherence {
         self.directories.lock(&ino).get(&ino)?.attr.as_ref().map(|(attr, _)| attr.clone())
     }
 
-    /// Attributes of a directory that the servers have no more: as it was last, with no links. Its names went after that: with
-    /// another time the kernel drops the listing that it keeps.
+    /// Attributes of a directory that the servers have no more: as it was last, with no links.
     pub(crate) fn removed_directory(&self, ino: u64) -> Option<Attr> {
-        self.change_removed(ino, |_| {})
-    }
-
-    fn change_removed(&self, ino: u64, change: impl FnOnce(&mut Attr)) -> Option<Attr> {
-        let mut shard = self.directories.lock(&ino);
-        let (attr, _) = shard.get_mut(&ino)?.attr.as_mut()?;
-        if attr.nlink > 0 {
-            let seconds = attr.mtime.seconds.max(attr.ctime.seconds) + 1;
-            (attr.nlink, attr.size, attr.mtime) = (0, 0, Time { seconds, nanoseconds: 0 });
-        }
-        change(attr);
-        Some(attr.clone())
+        self.change_removed(ino, |_, _| {})
     }
 
     /// Changes attributes of a directory that the servers have no more.
     pub(crate) fn set_removed_directory(&self, ino: u64, changes: &SetAttr) {
-        let since_1970 = weft_host::since_1970();
-        let now = Time { seconds: since_1970.as_secs() as i64, nanoseconds: since_1970.subsec_nanos() };
-        let set = |place: &mut Time, change: &Option<SetTime>| match change {
+        let set = |place: &mut Time, change: &Option<SetTime>, now: &Time| match change {
             Some(SetTime::Now) => *place = now.clone(),
             Some(SetTime::To(time)) => *place = time.clone(),
             None => {}
         };
-        self.change_removed(ino, |attr| {
+        self.change_removed(ino, |attr, now| {
             attr.mode = changes.mode.unwrap_or(attr.mode);
             attr.uid = changes.uid.unwrap_or(attr.uid);
             attr.gid = changes.gid.unwrap_or(attr.gid);
-            set(&mut attr.atime, &changes.atime);
-            set(&mut attr.mtime, &changes.mtime);
+            set(&mut attr.atime, &changes.atime, now);
+            set(&mut attr.mtime, &changes.mtime, now);
             attr.ctime = now.clone();
         });
+    }
+
+    /// `change` is told the time. The kernel drops the listing that it keeps of the directory: its names went before it did, while
+    /// its time is as it was set.
+    fn change_removed(&self, ino: u64, change: impl FnOnce(&mut Attr, &Time)) -> Option<Attr> {
+        let since_1970 = weft_host::since_1970();
+        let now = Time { seconds: since_1970.as_secs() as i64, nanoseconds: since_1970.subsec_nanos() };
+        let mut shard = self.directories.lock(&ino);
+        let (attr, _) = shard.get_mut(&ino)?.attr.as_mut()?;
+        let is_news = attr.nlink > 0;
+        if is_news {
+            (attr.nlink, attr.size, attr.ctime) = (0, 0, now.clone());
+        }
+        change(attr, &now);
+        let attr = attr.clone();
+        drop(shard);
+        if let Some(notes) = self.notes.get().filter(|_| is_news) {
+            notes.inode(self.node(ino), Some(ALL_BYTES));
+        }
+        Some(attr)
     }
 
     /// Notes attributes of a directory, as the reply to `asked` had them; older ones than those known do not

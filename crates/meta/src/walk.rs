@@ -53,6 +53,8 @@ pub(crate) enum Follow {
     Always,
     /// Only if the path goes on with a slash, which asks for a directory.
     BeforeSlash,
+    /// Unless the path goes on with a slash: a file cannot be made there, whatever the link leads to.
+    NotBeforeSlash,
     Never,
 }
 
@@ -117,7 +119,13 @@ impl<E: Engine> Op<'_, E> {
                     let entry = self.entry(dir.ino, name)?;
                     let last = next_name(&path, stop).is_none();
                     let slash = last && stop < path.len();
-                    let through = !last || follow == Follow::Always || slash && follow == Follow::BeforeSlash;
+                    let through = !last
+                        || match follow {
+                            Follow::Always => true,
+                            Follow::BeforeSlash => slash,
+                            Follow::NotBeforeSlash => !slash,
+                            Follow::Never => false,
+                        };
                     match entry {
                         Some(entry) if entry.kind == Kind::Symlink && through => {
                             links += 1;

@@ -103,6 +103,7 @@ fn creating() {
         ("new", exclusive, Ok(true)),
         ("new", exclusive, Err("Exists")),
         ("new", WRITE, Ok(false)),
+        ("dangling/", WRITE, Err("IsDirectory")),
         ("dangling", exclusive, Err("Exists")),
         ("dangling", WRITE, Ok(true)),
         ("gone", READ, Ok(false)),
@@ -114,6 +115,7 @@ fn creating() {
         ("no/where", WRITE, Err("NotFound")),
         ("f/x", WRITE, Err("NotDirectory")),
         ("loop1", WRITE, Err("Loop")),
+        ("loop1/", WRITE, Err("IsDirectory")),
     ] {
         let opened = create(&mut ns, S1, path, flags);
         let opened = opened.map(|opened| opened.created).map_err(|error| outcome::<()>(Err(error)));

@@ -23,6 +23,8 @@ pub enum Seen {
         /// When it was changed, if a call has set that.
         time: Option<(i64, i64)>,
     },
+    /// Each mount has its own attributes of it (docs/semantics.md).
+    RemovedDirectory,
 }
 
 /// Shown as runs of equal ones, which is what operations write.
@@ -56,6 +58,9 @@ pub fn done(result: io::Result<()>) -> io::Result<Seen> {
 }
 
 pub fn attributes(data: &fs::Metadata) -> Seen {
+    if data.is_dir() && data.nlink() == 0 {
+        return Seen::RemovedDirectory;
+    }
     Seen::Attributes {
         mode: data.mode(),
         owner: (data.uid(), data.gid()),

@@ -92,7 +92,7 @@ impl<E: Engine> Op<'_, E> {
         flags: OpenFlags,
     ) -> Result<Opened, MetaError> {
         let through = !(flags.exclusive || flags.no_follow);
-        let follow = if through { Follow::Always } else { Follow::Never };
+        let follow = if through { Follow::NotBeforeSlash } else { Follow::Never };
         self.attempt(|op| match op.walk(caller, at, follow)? {
             Walked::Itself { .. } if flags.exclusive => Err(MetaError::Exists),
             Walked::Itself { inode, .. } => op.open_existing(caller, session, inode, flags),

@@ -224,10 +224,12 @@ fn creation(table: &mut Table) {
     table.case("EISDIR where O_CREAT meets a directory or a slash at the end", || {
         dir("d");
         file("f");
-        for name in ["d", "d/", "f/", "new/"] {
+        ok(symlink("nowhere", "dangling"));
+        ok(symlink("loop", "loop"));
+        for name in ["d", "d/", "f/", "new/", "dangling/", "loop/"] {
             err(create(name), libc::EISDIR);
         }
-        assert!(!exists("new"));
+        assert!(!exists("new") && !exists("nowhere"));
     });
     table.case("O_EXCL without O_CREAT means nothing", || {
         file("f");

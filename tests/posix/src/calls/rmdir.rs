@@ -85,6 +85,22 @@ pub fn define(table: &mut Table) {
         assert_ne!(ok(fstat(&fd)).ino, ok(lstat("d")).ino);
         file("d/f");
     });
+    table.case("an open directory that was removed has its time of change still, and no names", || {
+        dir("d");
+        file("d/f");
+        let fd = ok(open("d", libc::O_RDONLY));
+        let open = ok(Directory::open("d"));
+        let names =
+            |open: &Directory| ok(open.rest()).iter().filter(|entry| !entry.name.starts_with(b".")).count();
+        assert_eq!(names(&open), 1);
+        ok(unlink("d/f"));
+        ok(futimens(&fd, (1, 2), (3, 4)));
+        ok(rmdir("d"));
+        let now = ok(fstat(&fd));
+        assert_eq!((now.nlink, now.mtime), (0, (3, 4)));
+        open.rewind();
+        assert_eq!(names(&open), 0);
+    });
     table.case("attributes of an open directory that was removed can be changed", || {
         dir("d");
         let fd = ok(open("d", libc::O_RDONLY));
