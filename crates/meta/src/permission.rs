@@ -50,9 +50,10 @@ pub(crate) fn require_change(caller: &Caller, dir: &Inode) -> Result<(), MetaErr
     require(caller, dir, WRITE | EXECUTE)
 }
 
-/// In a sticky directory, an entry is removed or renamed only by the owner of the file, of the directory, or root; in an
-/// append-only one by nobody, as one that is append-only or immutable itself.
+/// Removing or renaming `child` of `dir`: for whoever may change the directory; in a sticky one only for the owner of the file, of the
+/// directory, or root; in an append-only one for nobody, as what is append-only or immutable itself.
 pub(crate) fn require_removable(caller: &Caller, dir: &Inode, child: &Inode) -> Result<(), MetaError> {
+    require_change(caller, dir)?;
     require_alterable(child)?;
     if dir.is_append_only() {
         return Err(MetaError::NotPermitted);

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use weft_meta::{At, Caller, MemEngine, Namespace, NewFile, Once, OpenFlags, ROOT_INO, RenameMode};
+use weft_meta::{At, Caller, Kind, MemEngine, Namespace, NewFile, Once, OpenFlags, ROOT_INO, RenameMode};
 
 fn tree() -> Namespace<MemEngine> {
     let mut ns = mem();
@@ -226,6 +226,54 @@ fn renaming() {
             }
         }
     }
+}
+
+#[test]
+fn faults_of_paths_are_told_before_what_is_forbidden_and_that_before_faults_of_inodes() {
+    use RenameMode::{Exchange, Replace};
+    let root = Caller::root();
+    let mut ns = mem();
+    for (dir, mode) in [("sticky", 0o1777), ("sticky/d", 0o755), ("closed", 0o755), ("closed/d", 0o755)] {
+        mkdir(&mut ns, &root, dir, mode).unwrap();
+    }
+    for file in ["sticky/f", "closed/f"] {
+        mkfile(&mut ns, &root, file, 0o644).unwrap();
+    }
+    run(&mut ns, |op| op.link(&root, now(1), at("closed/f"), true, at("closed/f2"))).unwrap();
+    let alice = user(10);
+    for (path, unlinked, removed) in [
+        ("sticky/f", "NotPermitted", "NotPermitted"),
+        ("sticky/d", "NotPermitted", "NotPermitted"),
+        ("closed/f", "Access", "Access"),
+        ("closed/none", "NotFound", "NotFound"),
+        ("closed/f/", "NotDirectory", "Access"),
+        ("closed/d/", "IsDirectory", "Access"),
+        ("closed/.", "IsDirectory", "Invalid"),
+    ] {
+        let by_unlink = run(&mut ns, |op| op.unlink(&alice, now(2), at(path)));
+        let by_rmdir = run(&mut ns, |op| op.rmdir(&alice, now(2), at(path)));
+        assert_eq!((outcome(by_unlink), outcome(by_rmdir)), (unlinked, removed), "{path}");
+    }
+    for (from, to, mode, expected) in [
+        ("closed/none", "closed/x", Replace, "NotFound"),
+        ("closed/f", "closed/x", Replace, "Access"),
+        ("closed/f", "closed/x", Exchange, "NotFound"),
+        ("closed/f", "closed/f2", Replace, "ok"),
+        ("closed/f", "closed/f2/", Exchange, "NotDirectory"),
+        ("closed/d", "closed/f/", Exchange, "NotDirectory"),
+        ("closed/d", "closed/d/x", Replace, "Invalid"),
+        ("closed/d", "closed/f", Replace, "Access"),
+        ("sticky/d", "sticky/f", Replace, "NotPermitted"),
+        ("closed/.", "nowhere/x", Replace, "NotFound"),
+    ] {
+        let renamed = run(&mut ns, |op| op.rename(&alice, now(2), at(from), at(to), mode));
+        assert_eq!(outcome(renamed), expected, "{from} -> {to} {mode:?}");
+    }
+    for (path, expected) in [("closed/f", "Exists"), ("closed/x", "Access"), ("sticky/x", "NotPermitted")] {
+        let made = run(&mut ns, |op| op.mknod(&alice, now(2), at(path), Kind::Char, 0o644, 1));
+        assert_eq!(outcome(made), expected, "{path}");
+    }
+    sound(&ns);
 }
 
 #[test]

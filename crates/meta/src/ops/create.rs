@@ -232,13 +232,14 @@ impl<E: Engine> Op<'_, E> {
         mode: u32,
         rdev: u64,
     ) -> Result<Created, MetaError> {
-        match kind {
-            Kind::Directory | Kind::Symlink => return Err(MetaError::Invalid("kind of node")),
-            Kind::Char | Kind::Block if !caller.is_root() => return Err(MetaError::NotPermitted),
-            _ => {}
+        if matches!(kind, Kind::Directory | Kind::Symlink) {
+            return Err(MetaError::Invalid("kind of node"));
         }
         self.attempt(|op| {
             let place = op.free_place(caller, at, false)?;
+            if matches!(kind, Kind::Char | Kind::Block) && !caller.is_root() {
+                return Err(MetaError::NotPermitted);
+            }
             let mut inode = op.new_inode(caller, now, &place.dir, kind, mode)?;
             match kind {
                 Kind::File => {

@@ -6,7 +6,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Timestamp};
 use crate::op::Op;
-use crate::permission::{require_change, require_removable};
+use crate::permission::require_removable;
 use crate::walk::{At, End, Follow, Walked};
 
 impl<E: Engine> Op<'_, E> {
@@ -29,14 +29,15 @@ impl<E: Engine> Op<'_, E> {
             Walked::Name { entry: None, .. } => Err(MetaError::NotFound),
             Walked::Name { dir, name, entry: Some(entry), slash } => {
                 let inode = op.need(entry.ino)?;
-                require_change(caller, &dir)?;
+                // What is wrong with the path is told before what is forbidden, and that before what is wrong with the inode.
+                if slash {
+                    let is_dir = inode.is_dir();
+                    return Err(if is_dir { MetaError::IsDirectory } else { MetaError::NotDirectory });
+                }
+                require_removable(caller, &dir, &inode)?;
                 if inode.is_dir() {
                     return Err(MetaError::IsDirectory);
                 }
-                if slash {
-                    return Err(MetaError::NotDirectory);
-                }
-                require_removable(caller, &dir, &inode)?;
                 let above = dir.ino;
                 op.remove_entry(now, dir, &name, &entry);
                 op.drop_link(now, inode, above, keep)?;
@@ -54,11 +55,10 @@ impl<E: Engine> Op<'_, E> {
             Walked::Name { entry: None, .. } => Err(MetaError::NotFound),
             Walked::Name { mut dir, name, entry: Some(entry), .. } => {
                 let inode = op.need(entry.ino)?;
-                require_change(caller, &dir)?;
+                require_removable(caller, &dir, &inode)?;
                 if !inode.is_dir() {
                     return Err(MetaError::NotDirectory);
                 }
-                require_removable(caller, &dir, &inode)?;
                 if inode.entries != 0 {
                     return Err(MetaError::NotEmpty);
                 }

@@ -64,20 +64,16 @@ impl<E: Engine> Op<'_, E> {
         keep: impl FnOnce(u64, u64) -> bool,
     ) -> Result<(u64, Option<u64>), MetaError> {
         self.attempt(|op| {
-            let source = op.side(caller, from, mode)?;
-            let target = op.side(caller, to, mode)?;
+            let (from, to) = (op.walk(caller, from, Follow::Never)?, op.walk(caller, to, Follow::Never)?);
+            let (source, target) = (op.side(from, mode)?, op.side(to, mode)?);
             let (Some(entry), Some(moved)) = (source.entry, source.inode.clone()) else {
                 return Err(MetaError::NotFound);
             };
-            match (&target.inode, mode) {
-                (Some(_), RenameMode::NoReplace) => return Err(MetaError::Exists),
-                (None, RenameMode::Exchange) => return Err(MetaError::NotFound),
-                _ => {}
-            }
-            op.check_rename(caller, &source, &moved, &target, mode)?;
+            op.check_paths(&source, &moved, &target, mode)?;
             if target.inode.as_ref().is_some_and(|replaced| replaced.ino == moved.ino) {
                 return Ok((moved.ino, None));
             }
+            check_permissions(caller, &source, &moved, &target, mode)?;
             let replaced = target.inode.as_ref().map(|inode| inode.ino);
             match mode {
                 RenameMode::Exchange => op.exchange(now, source, target)?,
@@ -87,13 +83,12 @@ impl<E: Engine> Op<'_, E> {
         })
     }
 
-    fn side(&mut self, caller: &Caller, at: At, mode: RenameMode) -> Result<Side, MetaError> {
-        match self.walk(caller, at, Follow::Never)? {
+    fn side(&mut self, walked: Walked, mode: RenameMode) -> Result<Side, MetaError> {
+        match walked {
             Walked::Itself { end: End::Empty, .. } => Err(MetaError::NotFound),
             Walked::Itself { .. } if mode == RenameMode::NoReplace => Err(MetaError::Exists),
             Walked::Itself { .. } => Err(MetaError::Busy("the last name is '.' or '..'")),
             Walked::Name { dir, name, entry, slash } => {
-                require_change(caller, &dir)?;
                 let inode = match entry {
                     Some(entry) => Some(self.need(entry.ino)?),
                     None => None,
@@ -103,24 +98,31 @@ impl<E: Engine> Op<'_, E> {
         }
     }
 
-    fn check_rename(
+    /// What is wrong with the paths, which Linux tells before what is forbidden.
+    fn check_paths(
         &mut self,
-        caller: &Caller,
         source: &Side,
         moved: &Inode,
         target: &Side,
         mode: RenameMode,
     ) -> Result<(), MetaError> {
         let exchange = mode == RenameMode::Exchange;
+        let other = target.inode.as_ref();
+        match other {
+            Some(_) if mode == RenameMode::NoReplace => return Err(MetaError::Exists),
+            None if exchange => return Err(MetaError::NotFound),
+            Some(other) if exchange && target.slash && !other.is_dir() => {
+                return Err(MetaError::NotDirectory);
+            }
+            _ => {}
+        }
         if (source.slash || target.slash && !exchange) && !moved.is_dir() {
             return Err(MetaError::NotDirectory);
         }
-        require_removable(caller, &source.dir, moved)?;
         if moved.is_dir() && self.is_within(target.dir.ino, moved.ino)? {
             return Err(MetaError::Invalid("a directory cannot move into itself"));
         }
-        // As in Linux, a directory that holds the source is told before any other fault of the target.
-        let above = target.inode.as_ref().filter(|other| other.is_dir() && other.ino != moved.ino);
+        let above = other.filter(|other| other.is_dir() && other.ino != moved.ino);
         if let Some(above) = above
             && self.is_within(source.dir.ino, above.ino)?
         {
@@ -129,27 +131,7 @@ impl<E: Engine> Op<'_, E> {
                 false => MetaError::NotEmpty,
             });
         }
-        let changes_parent = source.dir.ino != target.dir.ino;
-        if moved.is_dir() && changes_parent {
-            require(caller, moved, WRITE)?;
-        }
-        let Some(other) = &target.inode else { return Ok(()) };
-        if other.ino == moved.ino {
-            return Ok(());
-        }
-        require_removable(caller, &target.dir, other)?;
-        if exchange {
-            if target.slash && !other.is_dir() {
-                return Err(MetaError::NotDirectory);
-            }
-            return if other.is_dir() && changes_parent { require(caller, other, WRITE) } else { Ok(()) };
-        }
-        match (moved.is_dir(), other.is_dir()) {
-            (true, false) => Err(MetaError::NotDirectory),
-            (false, true) => Err(MetaError::IsDirectory),
-            (true, true) if other.entries > 0 => Err(MetaError::NotEmpty),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether directory `ino` is `ancestor` or below it.
@@ -233,5 +215,36 @@ impl<E: Engine> Op<'_, E> {
         dir.ctime = now;
         self.put_inode(dir);
         Ok(())
+    }
+}
+
+/// What is forbidden, and what cannot take another's place.
+fn check_permissions(
+    caller: &Caller,
+    source: &Side,
+    moved: &Inode,
+    target: &Side,
+    mode: RenameMode,
+) -> Result<(), MetaError> {
+    let exchange = mode == RenameMode::Exchange;
+    require_removable(caller, &source.dir, moved)?;
+    match &target.inode {
+        Some(other) => require_removable(caller, &target.dir, other)?,
+        None => require_change(caller, &target.dir)?,
+    }
+    match target.inode.as_ref().map(Inode::is_dir) {
+        Some(false) if moved.is_dir() && !exchange => return Err(MetaError::NotDirectory),
+        Some(true) if !moved.is_dir() && !exchange => return Err(MetaError::IsDirectory),
+        _ => {}
+    }
+    // The name `..` of a directory with another parent changes.
+    if source.dir.ino != target.dir.ino {
+        let other = target.inode.as_ref().filter(|_| exchange);
+        let mut directories = [Some(moved), other].into_iter().flatten().filter(|inode| inode.is_dir());
+        directories.try_for_each(|inode| require(caller, inode, WRITE))?;
+    }
+    match &target.inode {
+        Some(other) if !exchange && other.is_dir() && other.entries > 0 => Err(MetaError::NotEmpty),
+        _ => Ok(()),
     }
 }
