@@ -238,5 +238,6 @@ pub fn hello() -> HelloRequest {
         host: "test".into(),
         program: "test".into(),
         ends_with_connection: Added(false),
+        member: Added(0),
     }
 }

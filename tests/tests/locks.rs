@@ -4,11 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weft_client::{Client, File, LockKind, LockTarget, LockWait, OpenOptions, Transport};
+use weft_client::{
+    Client, ConnectOptions, File, LockKind, LockOwner, LockTarget, LockWait, OpenOptions, Transport, Url,
+};
 use weft_tests::{Cluster, Locker, Mount, Served, freeze, gauge, processes_naming, signal, wait_until};
 use weft_wire::Status;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server that was started again waits for clients that do not come back.
+const GRACE_OF_RESTART: Duration = Duration::from_secs(20);
 
 #[track_caller]
 fn wait_for_waits(client: &Client, waits: u64) {
@@ -299,6 +303,73 @@ fn locks_survive_a_killed_metadata_server_for_who_comes_back_and_are_lost_for_wh
     });
     idle.must("write 0 text");
     idle.must("fcntl 0 u 0 0 try");
+}
+
+#[test]
+fn locks_are_given_again_as_soon_as_everybody_is_back_who_had_some() {
+    let mut cluster = Served::start(1);
+    let (had, never) = (cluster.client(Transport::Auto), cluster.client(Transport::Auto));
+    let mount = cluster.mount();
+    let mut idle = locker(&mount, "mount");
+    idle.must("fcntl 0 w 0 10 try");
+    let kept = open(&had, "/kept");
+    kept.lock(LockTarget::range(..), LockKind::Exclusive, LockWait::Never).unwrap();
+    let begun = Instant::now();
+    cluster.crash("meta0");
+    had.keep_locks().unwrap();
+    let free = open(&never, "/free");
+    free.lock(LockTarget::range(..), LockKind::Exclusive, LockWait::Never).unwrap();
+    assert!(begun.elapsed() < GRACE_OF_RESTART, "{:?}", begun.elapsed());
+    for path in ["/kept", "/mount"] {
+        let refused = open(&never, path).lock(LockTarget::range(0..1), LockKind::Shared, LockWait::Never);
+        assert_eq!(refused.unwrap_err().errno(), libc::EAGAIN, "{path}");
+    }
+    // Who has none any more when the server is stopped is not waited for.
+    kept.unlock(LockTarget::range(..)).unwrap();
+    idle.must("fcntl 0 u 0 0 try");
+    cluster.stop("meta0");
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    never.keep_locks().unwrap();
+    let begun = Instant::now();
+    let other = cluster.client(Transport::Auto);
+    open(&other, "/kept").lock(LockTarget::range(..), LockKind::Exclusive, LockWait::Never).unwrap();
+    assert!(begun.elapsed() < GRACE_OF_RESTART, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn every_process_of_a_session_is_waited_for_that_has_locked_in_it() {
+    let mut cluster = Served::start(1);
+    let (url, map) = (Url::parse(&cluster.url()).unwrap(), cluster.client(Transport::Auto).map());
+    let join = |member| {
+        let options = ConnectOptions { key: Some(cluster.key()), ..ConnectOptions::default() };
+        Client::join_session(&url, options, map.clone(), [7; 16], member).unwrap()
+    };
+    let owner = LockOwner::Other { id: 1, pid: 0 };
+    let processes = [join(0), join(1)];
+    let files = processes.each_ref().map(|process| open(process, "/f"));
+    for (file, start) in files.iter().zip([0, 10]) {
+        let target = LockTarget::range(start..start + 10);
+        file.lock_as(owner, target, LockKind::Exclusive, LockWait::Never).unwrap();
+    }
+    cluster.crash("meta0");
+    processes[0].keep_locks().unwrap();
+    files[0].stat().unwrap();
+    let other = cluster.client(Transport::Auto);
+    let others = open(&other, "/f");
+    std::thread::scope(|scope| {
+        let wait = scope.spawn(|| {
+            let target = LockTarget::range(10..11);
+            others.lock(target, LockKind::Exclusive, LockWait::Never).map_err(|error| error.errno())
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!wait.is_finished(), "the other process may have locked these bytes");
+        processes[1].keep_locks().unwrap();
+        files[1].stat().unwrap();
+        assert_eq!(wait.join().unwrap(), Err(libc::EAGAIN));
+    });
+    files[1].unlock_as(owner, LockTarget::range(10..20)).unwrap();
+    others.lock(LockTarget::range(10..11), LockKind::Exclusive, LockWait::Never).unwrap();
 }
 
 /// The server is hung when a process ends, and the mount has given its connection up. So the server never hears of the process's

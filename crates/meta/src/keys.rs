@@ -13,6 +13,7 @@
 //!   c <ino> <session 16> <number 8>   counter of the open that has this number in its session
 //!   r <session 16> <shard 2> <slot 2>   last request of a session's slot, with its reply
 //!   w <session 16> <shard 2>   a session that watches; without the shard where that is 0
+//!   y <session 16> <shard 2> <member 2>   a process that may hold locks
 //!   v <server id 2>            an I/O server, and which storage it has
 //!   h <mark 8>                 a run of the metadata server, by its first mark
 //!   k <id 16>                  a key that was issued to a client
@@ -25,6 +26,7 @@
 //! listing is continued by its last cookie whatever was created or removed meanwhile.
 
 use crate::caller::SessionId;
+use crate::lockers::Locker;
 use crate::open_counter::CounterId;
 
 pub(crate) const INODE: u8 = b'i';
@@ -39,6 +41,7 @@ pub(crate) const APPEND_TAIL: u8 = b't';
 pub(crate) const COUNTER: u8 = b'c';
 pub(crate) const REPLY: u8 = b'r';
 pub(crate) const WATCHER: u8 = b'w';
+pub(crate) const LOCKER: u8 = b'y';
 pub(crate) const SERVER: u8 = b'v';
 pub(crate) const ISSUED: u8 = b'k';
 pub(crate) const RUN: u8 = b'h';
@@ -61,7 +64,7 @@ pub(crate) const SUPER_VOUCHED_FROM: &[u8] = b"svouched";
 pub(crate) const SUPER_LOADED: &[u8] = b"sloaded";
 /// The map of the cluster, as the server encodes it.
 pub(crate) const SUPER_MAP: &[u8] = b"smap";
-/// There while locks may be held that clients claim after a restart.
+/// Earlier releases: there while locks may be held that clients claim after a restart.
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 /// There where usage is counted for quotas.
 pub(crate) const SUPER_QUOTA: &[u8] = b"squota";
@@ -159,6 +162,28 @@ pub(crate) fn watcher(shard: u16, session: SessionId) -> Vec<u8> {
         key.extend_from_slice(&shard.to_be_bytes());
     }
     key
+}
+
+/// The beginning of the keys of all processes of a session that may hold locks.
+pub(crate) fn lockers_of(shard: u16, session: SessionId) -> [u8; 19] {
+    let mut key = [LOCKER; 19];
+    key[1..17].copy_from_slice(&session.0);
+    key[17..].copy_from_slice(&shard.to_be_bytes());
+    key
+}
+
+pub(crate) fn locker(shard: u16, locker: &Locker) -> [u8; 21] {
+    let mut key = [0; 21];
+    key[..19].copy_from_slice(&lockers_of(shard, locker.session));
+    key[19..].copy_from_slice(&locker.member.to_be_bytes());
+    key
+}
+
+/// What [`locker`] was made of; `None` of another key.
+pub(crate) fn locker_of(key: &[u8]) -> Option<(Locker, u16)> {
+    let (session, shard) = session_of(key)?;
+    let member = u16::from_be_bytes(key.get(19..)?.try_into().ok()?);
+    Some((Locker { session, member }, shard))
 }
 
 /// Session and shard of a reply or a watcher; `None` if the key is too short to have them.

@@ -90,8 +90,6 @@ pub struct Namespace<E: Engine> {
     pub(crate) options: NamespaceOptions,
     pub(crate) opens: Opens,
     pub(crate) incarnation: u32,
-    /// Whether the store says that locks may be held.
-    pub(crate) locks_noted: bool,
     /// After a restart until `reap_orphans`: sessions may still come back for their files.
     pub(crate) grace: bool,
     shard: u16,
@@ -195,10 +193,8 @@ impl<E: Engine> Namespace<E> {
         run_again(|| engine.commit(&batch))?;
         count.apply(change);
         let cookie_lease = read_counted(&engine, keys::SUPER_COOKIE_LEASE, COOKIES_END)?;
-        let locks_noted = engine.get(keys::SUPER_LOCKS)?.is_some();
         Ok(Namespace {
             opens: Opens::with_stored(stored_tails(&engine)?, stored_counters(&engine)?),
-            locks_noted,
             incarnation: incarnation as u32,
             grace: restarted,
             shard: shard_of(ino_lease),
@@ -265,25 +261,6 @@ impl<E: Engine> Namespace<E> {
     /// Whether this session has the file open for writing.
     pub fn is_written_by(&self, ino: u64, session: SessionId) -> bool {
         self.opens.file(ino).is_some_and(|file| file.held_by(session).writers > 0)
-    }
-
-    /// Whether locks may be held by sessions, as last noted.
-    pub fn locks_noted(&self) -> bool {
-        self.locks_noted
-    }
-
-    /// Notes in the store whether locks may be held, so that the next run of the server knows if somebody may come back for
-    /// some.
-    pub fn note_locks(&mut self, held: bool) -> Result<(), MetaError> {
-        self.change::<_, MetaError>(|op| {
-            match held {
-                true => op.put(keys::SUPER_LOCKS, encode_number(1)),
-                false => op.delete(keys::SUPER_LOCKS),
-            }
-            Ok(())
-        })?;
-        self.locks_noted = held;
-        Ok(())
     }
 
     /// Counts for statfs and status.

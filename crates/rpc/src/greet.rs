@@ -40,6 +40,7 @@ pub struct Identity {
     program: String,
     boot_id: [u8; 16],
     ends_with_connection: bool,
+    member: u16,
 }
 
 impl Identity {
@@ -60,6 +61,7 @@ impl Identity {
             program: program.unwrap_or_default(),
             boot_id: weft_host::boot_id(),
             ends_with_connection: false,
+            member: 0,
         }
     }
 
@@ -67,6 +69,11 @@ impl Identity {
     /// is killed, too. Without that the server waits for a while whether the client comes back.
     pub fn ending_with_connection(self, ends_with_connection: bool) -> Identity {
         Identity { ends_with_connection, ..self }
+    }
+
+    /// One of the processes that share a session, with this number.
+    pub(crate) fn of_member(self, member: u16) -> Identity {
+        Identity { member, ..self }
     }
 
     /// A server of the cluster, which has one of these keys of servers. `knock` is needed for RDMA.
@@ -80,6 +87,7 @@ impl Identity {
             program: program.to_string(),
             boot_id: weft_host::boot_id(),
             ends_with_connection: false,
+            member: 0,
         }
     }
 
@@ -110,6 +118,7 @@ impl Identity {
             host: self.host.clone(),
             program: self.program.clone(),
             ends_with_connection: Added(self.ends_with_connection),
+            member: Added(self.member),
         })
     }
 

@@ -103,9 +103,9 @@ impl Rpc {
         weft_log::start_in_library();
         // It may come from another process.
         check_map(&map, &map.cluster_id)?;
-        let session = match member {
-            Some((id, member)) => Session::joined(&map, id, member),
-            None => Session::new(&map)?,
+        let (session, identity) = match member {
+            Some((id, member)) => (Session::joined(&map, id, member), identity.of_member(member)),
+            None => (Session::new(&map)?, identity),
         };
         Ok(Rpc {
             options,

@@ -9,12 +9,15 @@ use crate::node::Node;
 use crate::service::Service;
 use crate::status;
 use std::rc::Rc;
-use weft_meta::Engine;
+use weft_meta::{Engine, Locker};
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
     Empty, Gauge, NoteKeyRequest, RevokeKeyReply, RevokeKeyRequest, WatchRequest, peer_role,
 };
 use weft_wire::{Class, Header, Op, Status};
+
+/// Since this version of the protocol a client says in its greeting which of the processes of its session it is.
+const MEMBERS_SINCE: u8 = 8;
 
 /// A metadata server, which has one thread.
 pub(crate) struct MetaService<E: Engine> {
@@ -106,7 +109,8 @@ impl<E: Engine + 'static> Service for MetaService<E> {
         match session.hello.role {
             peer_role::CLIENT | peer_role::PROCESS => {
                 let ends = is_ended && session.hello.ends_with_connection.0;
-                self.meta.session_disconnected(session.id(), ends);
+                let locker = Locker { session: session.id(), member: session.hello.member.0 };
+                self.meta.session_disconnected(locker, ends);
             }
             _ => self.meta.server_disconnected(session.id()),
         }
@@ -129,9 +133,13 @@ impl<E: Engine + 'static> Service for MetaService<E> {
         let call = &Call {
             header: *header,
             session: session.id(),
+            member: session.hello.member.0,
             holder: identity.holder(),
             trusted_with_sizes: identity.is_trusted_with_sizes(),
         };
+        if !matches!(op, Reopen | ClaimLocks) && session.hello.version_max >= MEMBERS_SINCE {
+            meta.locker_is_back(call.locker());
+        }
         match op {
             Hello | Prove => node.is_proven(),
             MemoryProbe | SegmentAdd | SegmentDrop => node.not_over_this_transport(op),

@@ -145,7 +145,10 @@ pub fn apply(open: &Open, op: &OnHandle) -> io::Result<Seen> {
             Seen::bytes(data)
         }
         OnHandle::Truncate(bytes) => done(file.set_len(*bytes))?,
-        OnHandle::Allocate { mode, offset, bytes } => done(sys::fallocate(file, *mode, *offset, *bytes))?,
+        OnHandle::Allocate { mode, offset, bytes } => {
+            sys::fallocate(file, *mode, *offset, *bytes)?;
+            done(tell(file))?
+        }
         OnHandle::Stat => attributes(&file.metadata()?),
         OnHandle::Sync => done(file.sync_all())?,
         OnHandle::Times(seconds) => done(sys::set_times_of(file, *seconds))?,

@@ -128,6 +128,10 @@ impl World {
         if self.open.len() == HANDLES_MAX {
             let at = self.random.below(HANDLES_MAX as u64) as usize;
             let pair = self.open.swap_remove(at);
+            // docs/semantics.md: the kernel tells the mount of a close a moment later.
+            [&pair.local, &pair.there]
+                .into_iter()
+                .for_each(|open| drop(sys::flock(&open.file, libc::LOCK_UN)));
             return self.tell(format!("place {}: {} closed", pair.place, pair.name));
         }
         let (worker, place) = (self.worker(), self.random.below(2) as usize);

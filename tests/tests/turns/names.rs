@@ -179,7 +179,13 @@ pub fn apply(root: &Path, name: &str, op: &Op) -> io::Result<Seen> {
         Op::ReadLink => Seen::bytes(fs::read_link(path)?.into_os_string().into_encoded_bytes()),
         Op::Mkdir => done(fs::create_dir(path))?,
         Op::Rmdir => done(fs::remove_dir(path))?,
-        Op::Chmod(mode) => done(fs::set_permissions(path, fs::Permissions::from_mode(*mode)))?,
+        Op::Chmod(mode) => {
+            if !sys::is_root() {
+                // docs/semantics.md: whether a user may set a bit, the kernel says by the group that it saw last.
+                let _ = fs::metadata(&path);
+            }
+            done(fs::set_permissions(path, fs::Permissions::from_mode(*mode)))?
+        }
         Op::Chown(user, group) => done(chown(path, Some(*user), Some(*group)))?,
         Op::Times(seconds) => done(sys::set_times(&path, *seconds))?,
         Op::SetXattr { name, data: (byte, length), flags } => {

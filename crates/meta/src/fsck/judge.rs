@@ -182,6 +182,7 @@ impl<'a, E: Engine> Judge<'a, E> {
                 Ok(Vec::new())
             }
             keys::WATCHER if WATCHER_KEY_BYTES.contains(&key.len()) => Ok(Vec::new()),
+            keys::LOCKER if keys::locker_of(key).is_some() => Ok(Vec::new()),
             keys::SERVER if key.len() == SERVER_KEY_BYTES => Ok(Vec::new()),
             keys::RUN if is_numbered => Ok(Vec::new()),
             keys::ISSUED if key.len() == ISSUED_KEY_BYTES => Ok(Vec::new()),

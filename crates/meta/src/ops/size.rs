@@ -209,6 +209,7 @@ impl<E: Engine> Op<'_, E> {
             for (key, _) in op.records_after(&prefix, &prefix, usize::MAX)? {
                 op.delete(key);
             }
+            op.remove_lockers_of(session)?;
             op.effect(Effect::SessionGone { session });
             Ok(())
         })

@@ -225,6 +225,11 @@ impl LockTable {
         std::mem::take(&mut self.ended)
     }
 
+    /// Whether a client has locks, or waits for some.
+    pub fn has_any(&self, session: SessionId) -> bool {
+        self.counts.contains_key(&session)
+    }
+
     /// Locks held, and requests that wait.
     pub fn counts(&self) -> (usize, usize) {
         (self.held, self.waits.values().map(Vec::len).sum())

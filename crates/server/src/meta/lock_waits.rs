@@ -1,12 +1,13 @@
-//! The table of locks, and the requests that wait for one.
+//! The table of locks, who has some, and the requests that wait for one.
 
 use super::lock_table::{LockTable, Ticket};
 use crate::answer::Refusal;
 use crate::both::either;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
+use weft_meta::Locker;
 use weft_reactor::Event;
 use weft_wire::Status;
 use weft_wire::messages::LockState;
@@ -16,6 +17,10 @@ use weft_wire::messages::LockState;
 pub(super) struct Locks {
     pub table: RefCell<LockTable>,
     kept_back: RefCell<HashMap<Ticket, Rc<KeptBack>>>,
+    /// Who may hold locks, as the store has it.
+    pub lockers: RefCell<HashSet<Locker>>,
+    /// Who may have held some before the server was started, and has not come back.
+    pub awaited: RefCell<HashSet<Locker>>,
     /// Set when it is known who held what before the server was started.
     pub grace_over: Event,
     /// Set when the server stops.

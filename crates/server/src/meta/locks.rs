@@ -4,20 +4,21 @@
 //!   Lock ─► table: granted ─► reply
 //!                  queued ──► the reply is kept back for a while ─┬─ granted meanwhile ─► reply
 //!                                                                └─ else "waiting": the client asks again and finds its place
-//!   restart ── grace ──────────────────────────────────────────► over
+//!   restart ── grace ──────────────────────────────────────────► over: all who may have locks are back, or it is time
 //!              ClaimLocks: who comes back has its locks again     ClaimLocks: only what is held still
 //!              Lock, GetLock: kept back, for nobody knows yet
 //! ```
 //!
-//! Locks are in memory only. The store has one bit of them, whether there may be any, so that a server whose clients never locked
-//! anything has no time of grace for them.
+//! Locks are in memory only. The store has who may hold some: written with the first lock of a process, deleted with its session.
+//! On a new connection a client claims all that it holds before it asks for anything else; so it is back when it does.
 
 use super::lock_table::{Outcome, Owner, Wanted};
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use crate::clock::now;
+use crate::config::SyncMode;
 use std::time::{Duration, Instant};
-use weft_meta::{Engine, MetaError, Once, SessionId, run_again};
+use weft_meta::{CommitSeq, Engine, Locker, MetaError, Once, SessionId, run_again};
 use weft_wire::limits::{LOCK_HOLD_MS_MAX, LOCKS_PER_CLAIM_MAX, LOCKS_PER_SESSION_MAX};
 use weft_wire::messages::*;
 use weft_wire::{Status, body};
@@ -32,9 +33,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         if let Some(body) = self.replied(call)? {
             return Ok(Answer { body, ..Answer::default() });
         }
+        self.note_locker(call.locker()).await?;
         let wanted = self.wanted(call.session, &request.lock)?;
         let ino = request.lock.ino;
-        self.note_locks(true)?;
         let outcome = self.locks.table.borrow_mut().lock(ino, &wanted, request.wait);
         self.locks.end_waits();
         let state = match outcome {
@@ -106,6 +107,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             return Err(Refusal::new(Status::Invalid, text));
         }
         let in_grace = !self.locks.grace_over.is_set();
+        self.store_locker(call.locker())?;
         let mut lost = Vec::new();
         for (at, claimed) in request.locks.iter().enumerate() {
             let lock = wanted_of(call.session, claimed)?;
@@ -132,32 +134,60 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Gives back all that a client had locked.
     pub(super) fn locks_of_gone(&self, session: SessionId) {
         self.locks.table.borrow_mut().session_gone(session);
+        self.locks.lockers.borrow_mut().retain(|locker| locker.session != session);
+        self.await_no_longer(|locker| locker.session == session);
         self.locks.end_waits();
     }
 
+    /// A process of a session has ended, which goes on with others. What it held is claimed by none of them.
+    pub(super) fn locker_gone(&self, locker: Locker) {
+        self.forget_lockers(&[locker]);
+        self.await_no_longer(|awaited| *awaited == locker);
+    }
+
     /// Begins the time of grace, if somebody may come back for locks.
-    pub(super) fn begin_lock_grace(&self) {
+    pub(super) fn begin_lock_grace(&self) -> Result<(), MetaError> {
         let namespace = self.namespace.borrow();
-        if !(namespace.in_grace() && namespace.locks_noted()) {
+        let lockers = namespace.lockers(namespace.shard())?;
+        if !namespace.in_grace() || lockers.is_empty() && !namespace.has_unnamed_lockers()? {
+            self.locks.grace_over.set();
+        }
+        self.locks.lockers.borrow_mut().extend(&lockers);
+        self.locks.awaited.borrow_mut().extend(&lockers);
+        Ok(())
+    }
+
+    /// A client asks for something other than what it had: it has claimed all of that.
+    pub fn locker_is_back(&self, locker: Locker) {
+        if !self.locks.grace_over.is_set() {
+            self.await_no_longer(|awaited| *awaited == locker);
+        }
+    }
+
+    /// The time of grace ends with the last that was awaited.
+    fn await_no_longer(&self, is_it: impl Fn(&Locker) -> bool) {
+        let mut awaited = self.locks.awaited.borrow_mut();
+        let before = awaited.len();
+        awaited.retain(|locker| !is_it(locker));
+        if awaited.is_empty() && before > 0 {
             self.locks.grace_over.set();
         }
     }
 
-    /// From now on locks are given to anybody.
+    /// From now on locks are given to anybody. Who has not come back is forgotten.
     pub(super) fn end_lock_grace(&self) {
+        let away = std::mem::take(&mut *self.locks.awaited.borrow_mut());
+        self.forget_lockers(&away.into_iter().collect::<Vec<_>>());
         self.locks.grace_over.set();
     }
 
-    /// Ends all waits, for the server stops; and notes if nobody will come back for a lock.
+    /// Ends all waits, for the server stops; and notes whom nobody has to wait for afterwards.
     pub fn stop_locks(&self) {
         self.locks.stopping.set();
-        let grace_over = self.locks.grace_over.is_set();
-        let noted = match self.lock_counts().0 {
-            0 if grace_over => self.note_locks(false),
-            _ => Ok(()),
-        };
-        if let Err(refusal) = noted {
-            crate::log::warning!("meta", "cannot note that no locks are held: {}", refusal.text);
+        if self.locks.grace_over.is_set() {
+            let mut without = self.locks.lockers.borrow().iter().copied().collect::<Vec<_>>();
+            without.retain(|locker| !self.locks.table.borrow().has_any(locker.session));
+            self.forget_lockers(&without);
         }
     }
 
@@ -166,12 +196,45 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.locks.table.borrow().counts()
     }
 
-    fn note_locks(&self, held: bool) -> Result<(), Refusal> {
-        let mut namespace = self.namespace.borrow_mut();
-        if namespace.locks_noted() != held {
-            namespace.note_locks(held)?;
+    /// Notes that the client may hold locks, if that is not known, and waits until it stays known.
+    async fn note_locker(&self, locker: Locker) -> Result<(), Refusal> {
+        if let Some(stored) = self.store_locker(locker)? {
+            if self.sync == SyncMode::Sync {
+                self.durable(stored).await?;
+            }
+            self.locks.lockers.borrow_mut().insert(locker);
         }
         Ok(())
+    }
+
+    /// `None` if the store has it for certain.
+    fn store_locker(&self, locker: Locker) -> Result<Option<CommitSeq>, Refusal> {
+        if self.locks.lockers.borrow().contains(&locker) {
+            return Ok(None);
+        }
+        let mut namespace = self.namespace.borrow_mut();
+        namespace.change(|op| {
+            op.add_locker(locker);
+            Ok::<_, MetaError>(())
+        })?;
+        Ok(Some(namespace.committed()))
+    }
+
+    fn forget_lockers(&self, lockers: &[Locker]) {
+        let mut namespace = self.namespace.borrow_mut();
+        let has_unnamed = namespace.has_unnamed_lockers().unwrap_or(false);
+        if lockers.is_empty() && !has_unnamed {
+            return;
+        }
+        let forgotten = namespace.change(|op| {
+            lockers.iter().for_each(|locker| op.remove_locker(*locker));
+            op.forget_unnamed_lockers();
+            Ok::<_, MetaError>(())
+        });
+        match forgotten {
+            Ok(_) => self.locks.lockers.borrow_mut().retain(|locker| !lockers.contains(locker)),
+            Err(error) => crate::log::warning!("meta", "cannot note who holds no locks: {error}"),
+        }
     }
 
     /// What is wanted, of a file that the client has open.

@@ -68,7 +68,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use watchers::Watchers;
 use weft_layout::Layout;
-use weft_meta::{CommitSeq, Engine, Namespace, SessionId, Timestamp};
+use weft_meta::{CommitSeq, Engine, Locker, Namespace, SessionId, Timestamp};
 use weft_reactor::Notify;
 use weft_wire::limits::CAPABILITY_LIFE_S;
 use weft_wire::security::{Capability, Holder};
@@ -87,10 +87,19 @@ const OLD_REPLIES_AGE_S: i64 = 24 * 3600;
 pub(crate) struct Call {
     pub header: Header,
     pub session: SessionId,
+    /// Which of the processes that share the session asks.
+    pub member: u16,
     /// Whom capabilities are for.
     pub holder: Holder,
     /// Whether it is more than one user's, see [`crate::identity::Identity::is_trusted_with_sizes`].
     pub trusted_with_sizes: bool,
+}
+
+impl Call {
+    /// Who locks by it.
+    pub fn locker(&self) -> Locker {
+        Locker { session: self.session, member: self.member }
+    }
 }
 
 /// Everything a metadata server serves from.
@@ -165,7 +174,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 part.store_failed(&reason);
             }
         });
-        part.begin_lock_grace();
+        part.begin_lock_grace().map_err(std::io::Error::other)?;
         part.let_go_of_removed_in_turns();
         part.look_after_quotas();
         let weak = Rc::downgrade(&part);

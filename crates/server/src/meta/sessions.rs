@@ -9,7 +9,7 @@
 use super::MetaPart;
 use std::rc::Rc;
 use std::time::Duration;
-use weft_meta::{Engine, SessionId};
+use weft_meta::{Engine, Locker, SessionId};
 
 /// How long a client may stay away before what it held is given back.
 pub(crate) const SESSION_GRACE: Duration = Duration::from_secs(10);
@@ -21,10 +21,16 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.sessions.connected(session, boot_id, in_grace)
     }
 
-    /// Notes the end of one. When it was the last, the session is over if it `ends` with its connection, or once none has
-    /// come within the grace.
-    pub fn session_disconnected(self: &Rc<Self>, session: SessionId, ends: bool) {
-        let Some(made) = self.sessions.disconnected(session) else { return };
+    /// Notes the end of one, of this process of the session. When it was the last, the session is over if it `ends` with its
+    /// connection, or once none has come within the grace.
+    pub fn session_disconnected(self: &Rc<Self>, locker: Locker, ends: bool) {
+        let session = locker.session;
+        let Some(made) = self.sessions.disconnected(session) else {
+            if ends {
+                self.locker_gone(locker);
+            }
+            return;
+        };
         if ends {
             return self.end_session(session, made);
         }

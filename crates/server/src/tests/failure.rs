@@ -23,6 +23,7 @@ fn mkdir(request_id: u64) -> (Call, MkdirRequest) {
     let call = Call {
         header,
         session: SessionId([3; 16]),
+        member: 0,
         holder: weft_wire::security::Holder::SERVERS,
         trusted_with_sizes: true,
     };

@@ -203,6 +203,7 @@ pub(super) fn hello(role: u8, session: [u8; 16]) -> HelloRequest {
         host: "here".into(),
         program: "test".into(),
         ends_with_connection: Added(false),
+        member: Added(0),
     }
 }
 

@@ -56,6 +56,8 @@ crate::message! {
         /// The session ends with its last connection, if the client's host closes that in order: its process has ended.
         /// A client that goes on resets a connection that it gives up. Otherwise a session has its time of grace.
         pub ends_with_connection: Added<bool>,
+        /// Which of the processes that share the session this is; 0 where it has one of its own.
+        pub member: Added<u16>,
     }
 
     /// Reply to [`HelloRequest`].

@@ -406,7 +406,7 @@ impl World {
             let is_restoring = meta.registry.restore.wanted && !meta.registry.confirmed.is();
             let may_give_up = is_restoring || noted.is_none_or(|noted: ServerRecord| noted.expected);
             let header = Header::request(Op::Register, 1);
-            let call = Call { header, session, holder: Holder::SERVERS, trusted_with_sizes: true };
+            let call = Call { header, session, member: 0, holder: Holder::SERVERS, trusted_with_sizes: true };
             let part = meta.part.clone();
             match part.register(&call, request).await {
                 Ok(answer) => {

@@ -1,0 +1,76 @@
+//! The processes that may hold locks. They are stored, so that a server that was killed knows who may come back for some: when all
+//! have, nobody else has to wait for the time of grace to end.
+//!
+//! ```text
+//!   the first lock of a process ─► y <session> <shard> <member> ─► deleted with its session, or at an orderly end if it has none
+//! ```
+
+use crate::caller::SessionId;
+use crate::engine::Engine;
+use crate::keys;
+use crate::namespace::Namespace;
+use crate::op::Op;
+use crate::{EngineError, MetaError};
+
+const LOCKER_VERSION: u8 = 1;
+
+/// A process that locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Locker {
+    /// Its session.
+    pub session: SessionId,
+    /// Which of the processes that share the session it is; 0 where it has one of its own.
+    pub member: u16,
+}
+
+impl<E: Engine> Op<'_, E> {
+    /// Notes that a process may hold locks.
+    pub fn add_locker(&mut self, locker: Locker) {
+        self.put(keys::locker(self.ns.shard(), &locker).to_vec(), vec![LOCKER_VERSION]);
+    }
+
+    /// It holds none any more.
+    pub fn remove_locker(&mut self, locker: Locker) {
+        self.delete(keys::locker(self.ns.shard(), &locker).to_vec());
+    }
+
+    /// A session is over, with all its processes.
+    pub(crate) fn remove_lockers_of(&mut self, session: SessionId) -> Result<(), MetaError> {
+        let prefix = keys::lockers_of(self.ns.shard(), session);
+        for (key, _) in self.records_after(&prefix, &prefix, usize::MAX)? {
+            self.delete(key);
+        }
+        Ok(())
+    }
+
+    /// Nobody holds locks of before the release that notes who does.
+    pub fn forget_unnamed_lockers(&mut self) {
+        self.delete(keys::SUPER_LOCKS);
+    }
+}
+
+impl<E: Engine> Namespace<E> {
+    /// All processes that may hold locks, as far as was noted.
+    ///
+    /// # Errors
+    /// If the store cannot be read, or has a record without a session.
+    pub fn lockers(&self, shard: u16) -> Result<Vec<Locker>, MetaError> {
+        let from = vec![keys::LOCKER];
+        let mut lockers = Vec::new();
+        for pair in self.engine().scan(&from, &keys::after_prefix(&from)) {
+            let (key, _) = pair?;
+            let damaged = || EngineError::Format(format!("no session in {}", keys::readable(&key)));
+            let (locker, of) = keys::locker_of(&key).ok_or_else(damaged)?;
+            lockers.extend((of == shard).then_some(locker));
+        }
+        Ok(lockers)
+    }
+
+    /// Whether a release that did not note who locks has left word that somebody may.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn has_unnamed_lockers(&self) -> Result<bool, MetaError> {
+        Ok(self.engine().get(keys::SUPER_LOCKS)?.is_some())
+    }
+}
