@@ -12,9 +12,10 @@
 //! would be missed. So there is no note where nothing is cached, and nothing is cached where changes come in bursts: for a while
 //! after each note, and until the kernel has heard once what there was after it.
 //!
-//! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where both are as before although
-//! something was changed, or may have been while nothing was promised, the status-change time tells. What it hears in reply to a change of
-//! its own it does not compare.
+//! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where that time is as before although
+//! something was changed, or may have been while nothing was promised, the status-change time tells; the size does not, for the kernel
+//! itself has made it another where a program of this mount has written. What it hears in reply to a change of its own it does not
+//! compare.
 
 use std::time::{Duration, Instant};
 use weft_wire::messages::{Attr, Time};
@@ -44,8 +45,8 @@ struct Uncached {
 /// A file of which the kernel may keep pages.
 #[derive(Debug)]
 struct Pages {
-    /// Size, modification and status-change time as last told.
-    seen: Option<(u64, Time, Time)>,
+    /// Modification and status-change time as last told.
+    seen: Option<(Time, Time)>,
     /// Somebody has changed the file since then, or may have after `promised_until`.
     suspect: bool,
     promised_until: Instant,
@@ -128,17 +129,11 @@ impl CachedInode {
         undisturbed: bool,
     ) -> bool {
         let Some(pages) = &mut self.pages else { return false };
-        let seen = (attr.size, attr.mtime.clone(), attr.ctime.clone());
         let suspect = pages.are_suspect(now);
-        let hidden = suspect
-            && pages
-                .seen
-                .as_ref()
-                .is_some_and(|(size, mtime, ctime)| (size, mtime) == (&seen.0, &seen.1) && *ctime != seen.2);
+        let seen = pages.seen.replace((attr.mtime.clone(), attr.ctime.clone()));
         pages.suspect = suspect && !undisturbed;
         pages.promised_until = now + promised;
-        pages.seen = Some(seen);
-        hidden
+        suspect && seen.is_some_and(|(mtime, ctime)| mtime == attr.mtime && ctime != attr.ctime)
     }
 
     /// Whether pages may be older than what others have changed. The reply to a change of attributes is taken over by the kernel with
@@ -267,9 +262,12 @@ mod tests {
         assert!(!inode.hides_a_change(&attr(5, 10, 13), now, LEASE, true));
         // Long after, nobody would have said anything.
         assert!(inode.hides_a_change(&attr(5, 10, 14), now + LEASE, LEASE, true));
-        // The kernel itself sees another size or time.
+        // A program of this mount has made it longer, so the kernel knows the size.
         inode.changed(true, now + LEASE);
-        assert!(!inode.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
+        assert!(inode.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
+        // The kernel itself sees another time.
+        inode.changed(true, now + LEASE);
+        assert!(!inode.hides_a_change(&attr(6, 11, 16), now + LEASE, LEASE, true));
     }
 
     #[test]

@@ -113,7 +113,14 @@ impl World {
         let (local, root) = (self.local.clone(), self.places[place].clone());
         let (local, there) = self.workers.run(worker, move || {
             let mut there = outcome(names::apply(&root, &name, &op));
-            if let Err(libc::ESTALE | libc::EPERM) = there {
+            let is_unsure = match there {
+                Err(libc::ESTALE | libc::EPERM) => true,
+                // Of what is no directory in one with the sticky bit, and of what is one.
+                Err(libc::ENOTDIR) => matches!(op, Op::Rmdir),
+                Err(libc::EISDIR) => matches!(op, Op::Unlink),
+                _ => false,
+            };
+            if is_unsure {
                 // The exceptions of docs/semantics.md.
                 op.look(&root, &name);
                 there = outcome(names::apply(&root, &name, &op));
