@@ -219,6 +219,20 @@ impl Coherence {
         self.nodes.lock(&ino).entry(ino).or_insert_with(|| CachedInode::new(0, now)).opened(now);
     }
 
+    /// The kernel is about to hear that a program has written up to here, which makes the size that it knows larger.
+    pub(crate) fn written_to(&self, ino: u64, end: u64) {
+        if let Some(inode) = self.nodes.lock(&ino).get_mut(&ino) {
+            inode.written_to(end);
+        }
+    }
+
+    /// The kernel is about to hear that a program has made the file empty.
+    pub(crate) fn emptied(&self, ino: u64) {
+        if let Some(inode) = self.nodes.lock(&ino).get_mut(&ino) {
+            inode.emptied();
+        }
+    }
+
     /// The kernel is about to be told these attributes; returns how long it may cache them: no longer than
     /// `most`.
     pub(crate) fn may_cache(&self, asked: &Asked, attr: &Attr, most: Duration) -> Duration {

@@ -12,10 +12,9 @@
 //! would be missed. So there is no note where nothing is cached, and nothing is cached where changes come in bursts: for a while
 //! after each note, and until the kernel has heard once what there was after it.
 //!
-//! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where that time is as before although
-//! something was changed, or may have been while nothing was promised, the status-change time tells; the size does not, for the kernel
-//! itself has made it another where a program of this mount has written. What it hears in reply to a change of its own it does not
-//! compare.
+//! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where both are as before although
+//! something was changed, or may have been while nothing was promised, the status-change time tells. What it hears in reply to a change of
+//! its own it does not compare; and what its programs write makes the size that it knows larger without a word from here.
 
 use std::time::{Duration, Instant};
 use weft_wire::messages::{Attr, Time};
@@ -45,11 +44,21 @@ struct Uncached {
 /// A file of which the kernel may keep pages.
 #[derive(Debug)]
 struct Pages {
-    /// Modification and status-change time as last told.
-    seen: Option<(Time, Time)>,
+    seen: Option<Seen>,
     /// Somebody has changed the file since then, or may have after `promised_until`.
     suspect: bool,
     promised_until: Instant,
+}
+
+/// What the kernel knows of a file.
+#[derive(Debug)]
+struct Seen {
+    /// Size as last told, or as its programs have made it since.
+    bytes: u64,
+    /// When the file was modified, as last told.
+    mtime: Time,
+    /// When its status was changed, as last told.
+    ctime: Time,
 }
 
 /// What has to be done before a change is acknowledged.
@@ -130,10 +139,30 @@ impl CachedInode {
     ) -> bool {
         let Some(pages) = &mut self.pages else { return false };
         let suspect = pages.are_suspect(now);
-        let seen = pages.seen.replace((attr.mtime.clone(), attr.ctime.clone()));
+        let now_seen = Seen { bytes: attr.size, mtime: attr.mtime.clone(), ctime: attr.ctime.clone() };
+        let seen = pages.seen.replace(now_seen);
         pages.suspect = suspect && !undisturbed;
         pages.promised_until = now + promised;
-        suspect && seen.is_some_and(|(mtime, ctime)| mtime == attr.mtime && ctime != attr.ctime)
+        let looks_the_same = |seen: &Seen| seen.bytes == attr.size && seen.mtime == attr.mtime;
+        suspect && seen.is_some_and(|seen| looks_the_same(&seen) && seen.ctime != attr.ctime)
+    }
+
+    /// The kernel is about to hear that a program of this mount has written up to here.
+    pub(crate) fn written_to(&mut self, end: u64) {
+        if let Some(seen) = self.seen() {
+            seen.bytes = seen.bytes.max(end);
+        }
+    }
+
+    /// The kernel is about to hear that a program of this mount has made it empty.
+    pub(crate) fn emptied(&mut self) {
+        if let Some(seen) = self.seen() {
+            seen.bytes = 0;
+        }
+    }
+
+    fn seen(&mut self) -> Option<&mut Seen> {
+        self.pages.as_mut()?.seen.as_mut()
     }
 
     /// Whether pages may be older than what others have changed. The reply to a change of attributes is taken over by the kernel with
@@ -262,12 +291,27 @@ mod tests {
         assert!(!inode.hides_a_change(&attr(5, 10, 13), now, LEASE, true));
         // Long after, nobody would have said anything.
         assert!(inode.hides_a_change(&attr(5, 10, 14), now + LEASE, LEASE, true));
-        // A program of this mount has made it longer, so the kernel knows the size.
+        // The kernel itself sees another size or time.
         inode.changed(true, now + LEASE);
-        assert!(inode.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
-        // The kernel itself sees another time.
+        assert!(!inode.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
         inode.changed(true, now + LEASE);
         assert!(!inode.hides_a_change(&attr(6, 11, 16), now + LEASE, LEASE, true));
+    }
+
+    #[test]
+    fn the_kernel_knows_the_size_that_programs_of_the_mount_have_made() {
+        let now = Instant::now();
+        let mut inode = CachedInode::new(1, now);
+        inode.opened(now);
+        inode.written_to(9);
+        assert!(!inode.hides_a_change(&attr(5, 10, 10), now, LEASE, true));
+        inode.written_to(9);
+        inode.written_to(7);
+        inode.changed(true, now);
+        assert!(inode.hides_a_change(&attr(9, 10, 12), now, LEASE, true), "it has heard of no other size");
+        inode.emptied();
+        inode.changed(true, now);
+        assert!(!inode.hides_a_change(&attr(9, 10, 13), now, LEASE, true), "it was empty, for the kernel");
     }
 
     #[test]

@@ -157,6 +157,27 @@ fn flipped_bits_anywhere_are_refused_or_found_or_harmless() {
     println!("refused or found: {refused:?}; harmless: {harmless:?}");
 }
 
+/// The engine would take memory for as many sections as it says there are.
+#[test]
+fn a_table_of_contents_that_says_too_much_is_refused_and_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (sound, damaged) = (scratch.path().join("sound"), scratch.path().join("damaged"));
+    store(&sound);
+    let mut tables = files(&sound);
+    tables.retain(|path| path.to_string_lossy().contains("/tables/"));
+    assert!(tables.len() > 1, "{tables:?}");
+    for path in tables {
+        copy(&sound, &damaged);
+        let name = path.strip_prefix(&sound).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let magic = bytes.windows(4).rposition(|four| four == b"TOC!").expect("every archive has one");
+        bytes[magic + 7] ^= 0x40;
+        std::fs::write(damaged.join(name), bytes).unwrap();
+        let said = read_damaged(&damaged, BOOT).expect_err("it says that there are a billion sections");
+        assert!(said.contains("table of contents") && said.contains(&name.display().to_string()), "{said}");
+    }
+}
+
 #[test]
 fn a_missing_or_shortened_file_is_refused_or_harmless() {
     let scratch = tempfile::tempdir().unwrap();

@@ -105,6 +105,7 @@ impl WeftFs {
         if flags & libc::O_TRUNC != 0 {
             self.changed(attr.ino);
             self.reports.changed(attr.ino);
+            self.coherence.emptied(attr.ino);
         }
         let streamed = self.is_streamed(&attr, flags);
         let ahead = streamed.then(ReadAhead::default);
@@ -236,6 +237,9 @@ impl WeftFs {
         };
         self.changed(open.ino);
         if !manner.written_back {
+            if written.is_ok() {
+                self.coherence.written_to(open.ino, offset + data.len() as u64);
+            }
             let bytes = written.as_ref().map_or(ALL_BYTES, |&at| at..at + data.len() as u64);
             if self.refills(open.ino, |refills| refills.written(who.pid, &bytes)) == Some(true) {
                 self.coherence.refilled(open.ino, bytes);
@@ -320,7 +324,11 @@ impl WeftFs {
         let changed = open.file.fallocate(mode, offset, bytes);
         self.blocks.reserved(open.ino);
         self.changed(open.ino);
-        Ok(changed?)
+        changed?;
+        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 {
+            self.coherence.written_to(open.ino, offset.saturating_add(bytes));
+        }
+        Ok(())
     }
 
     /// Where data, or a hole, is next.
@@ -350,7 +358,11 @@ impl WeftFs {
             self.blocks.reserved(to.ino);
         }
         self.changed(to.ino);
-        Ok(copied?.bytes)
+        let bytes = copied?.bytes;
+        if bytes > 0 {
+            self.coherence.written_to(to.ino, to_offset + bytes);
+        }
+        Ok(bytes)
     }
 
     /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.
