@@ -186,8 +186,9 @@ impl World {
         let leaves_any_time = op.leaves_any_time();
         let (local, there) = self.workers.run(worker, move || {
             let mut seen = outcome(handles::apply(&there, &op));
-            if seen == Err(libc::EPERM) && there.file.metadata().is_ok() {
-                // docs/semantics.md: whose file it is, as of a name.
+            if seen == Err(libc::EPERM) && there.file.metadata().and(there.file.metadata()).is_ok() {
+                // docs/semantics.md: whose file it is, as of a name. What the first look brings to light is dropped where the kernel
+                // has to forget pages with it.
                 seen = outcome(handles::apply(&there, &op));
             }
             (outcome(handles::apply_locally(&local, &op)), seen)

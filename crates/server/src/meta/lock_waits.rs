@@ -21,6 +21,8 @@ pub(super) struct Locks {
     pub lockers: RefCell<HashSet<Locker>>,
     /// Who may have held some before the server was started, and has not come back.
     pub awaited: RefCell<HashSet<Locker>>,
+    /// An earlier release has left word that somebody may have held some, but not who.
+    pub awaits_unnamed: Cell<bool>,
     /// Set when it is known who held what before the server was started.
     pub grace_over: Event,
     /// Set when the server stops.

@@ -35,6 +35,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
         self.note_locker(call.locker()).await?;
         let wanted = self.wanted(call.session, &request.lock)?;
+        self.locks.lockers.borrow_mut().insert(call.locker());
         let ino = request.lock.ino;
         let outcome = self.locks.table.borrow_mut().lock(ino, &wanted, request.wait);
         self.locks.end_waits();
@@ -132,26 +133,30 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// Gives back all that a client had locked.
-    pub(super) fn locks_of_gone(&self, session: SessionId) {
+    pub(crate) fn locks_of_gone(&self, session: SessionId) {
         self.locks.table.borrow_mut().session_gone(session);
         self.locks.lockers.borrow_mut().retain(|locker| locker.session != session);
-        self.await_no_longer(|locker| locker.session == session);
+        self.locks.awaited.borrow_mut().retain(|locker| locker.session != session);
+        self.look_who_is_awaited();
         self.locks.end_waits();
     }
 
     /// A process of a session has ended, which goes on with others. What it held is claimed by none of them.
-    pub(super) fn locker_gone(&self, locker: Locker) {
+    pub(crate) fn locker_gone(&self, locker: Locker) {
         self.forget_lockers(&[locker]);
-        self.await_no_longer(|awaited| *awaited == locker);
+        self.locks.awaited.borrow_mut().remove(&locker);
+        self.look_who_is_awaited();
     }
 
     /// Begins the time of grace, if somebody may come back for locks.
     pub(super) fn begin_lock_grace(&self) -> Result<(), MetaError> {
         let namespace = self.namespace.borrow();
         let lockers = namespace.lockers(namespace.shard())?;
-        if !namespace.in_grace() || lockers.is_empty() && !namespace.has_unnamed_lockers()? {
+        let has_unnamed = namespace.has_unnamed_lockers()?;
+        if !namespace.in_grace() || lockers.is_empty() && !has_unnamed {
             self.locks.grace_over.set();
         }
+        self.locks.awaits_unnamed.set(has_unnamed);
         self.locks.lockers.borrow_mut().extend(&lockers);
         self.locks.awaited.borrow_mut().extend(&lockers);
         Ok(())
@@ -160,32 +165,30 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// A client asks for something other than what it had: it has claimed all of that.
     pub fn locker_is_back(&self, locker: Locker) {
         if !self.locks.grace_over.is_set() {
-            self.await_no_longer(|awaited| *awaited == locker);
+            self.locks.awaited.borrow_mut().remove(&locker);
+            self.look_who_is_awaited();
         }
     }
 
     /// The time of grace ends with the last that was awaited.
-    fn await_no_longer(&self, is_it: impl Fn(&Locker) -> bool) {
-        let mut awaited = self.locks.awaited.borrow_mut();
-        let before = awaited.len();
-        awaited.retain(|locker| !is_it(locker));
-        if awaited.is_empty() && before > 0 {
+    fn look_who_is_awaited(&self) {
+        if self.locks.awaited.borrow().is_empty() && !self.locks.awaits_unnamed.get() {
             self.locks.grace_over.set();
         }
     }
 
     /// From now on locks are given to anybody. Who has not come back is forgotten.
-    pub(super) fn end_lock_grace(&self) {
+    pub(crate) fn end_lock_grace(&self) {
+        self.locks.grace_over.set();
         let away = std::mem::take(&mut *self.locks.awaited.borrow_mut());
         self.forget_lockers(&away.into_iter().collect::<Vec<_>>());
-        self.locks.grace_over.set();
     }
 
     /// Ends all waits, for the server stops; and notes whom nobody has to wait for afterwards.
     pub fn stop_locks(&self) {
         self.locks.stopping.set();
         if self.locks.grace_over.is_set() {
-            let mut without = self.locks.lockers.borrow().iter().copied().collect::<Vec<_>>();
+            let mut without: Vec<_> = self.locks.lockers.borrow().iter().copied().collect();
             without.retain(|locker| !self.locks.table.borrow().has_any(locker.session));
             self.forget_lockers(&without);
         }
@@ -196,15 +199,12 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.locks.table.borrow().counts()
     }
 
-    /// Notes that the client may hold locks, if that is not known, and waits until it stays known.
+    /// Has the store say that the client may hold locks, for as long as its session lasts.
     async fn note_locker(&self, locker: Locker) -> Result<(), Refusal> {
-        if let Some(stored) = self.store_locker(locker)? {
-            if self.sync == SyncMode::Sync {
-                self.durable(stored).await?;
-            }
-            self.locks.lockers.borrow_mut().insert(locker);
+        match self.store_locker(locker)? {
+            Some(stored) if self.sync == SyncMode::Sync => self.durable(stored).await,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// `None` if the store has it for certain.
@@ -222,13 +222,15 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     fn forget_lockers(&self, lockers: &[Locker]) {
         let mut namespace = self.namespace.borrow_mut();
-        let has_unnamed = namespace.has_unnamed_lockers().unwrap_or(false);
-        if lockers.is_empty() && !has_unnamed {
+        let unnamed = self.locks.grace_over.is_set() && self.locks.awaits_unnamed.take();
+        if lockers.is_empty() && !unnamed {
             return;
         }
         let forgotten = namespace.change(|op| {
             lockers.iter().for_each(|locker| op.remove_locker(*locker));
-            op.forget_unnamed_lockers();
+            if unnamed {
+                op.forget_unnamed_lockers();
+            }
             Ok::<_, MetaError>(())
         });
         match forgotten {

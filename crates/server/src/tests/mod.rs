@@ -22,6 +22,7 @@ mod data;
 mod explain;
 mod failure;
 mod identities;
+mod locks;
 mod maps;
 mod names;
 mod sessions;
