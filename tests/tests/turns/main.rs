@@ -112,20 +112,13 @@ impl World {
         let any_error = self.is_under_weft_run && matches!(op, Op::Rename(..) | Op::Link(_));
         let (local, root) = (self.local.clone(), self.places[place].clone());
         let (local, there) = self.workers.run(worker, move || {
+            let here = outcome(names::apply(&local, &name, &op));
             let mut there = outcome(names::apply(&root, &name, &op));
-            let is_unsure = match there {
-                Err(libc::ESTALE | libc::EPERM) => true,
-                // Of what is no directory in one with the sticky bit, and of what is one.
-                Err(libc::ENOTDIR) => matches!(op, Op::Rmdir),
-                Err(libc::EISDIR) => matches!(op, Op::Unlink),
-                _ => false,
-            };
-            if is_unsure {
-                // The exceptions of docs/semantics.md.
+            if there != here && is_unsure(&there, Some(&op)) {
                 op.look(&root, &name);
                 there = outcome(names::apply(&root, &name, &op));
             }
-            (outcome(names::apply(&local, &name, &op)), there)
+            (here, there)
         });
         let same_enough = any_error && local.is_err() && there.is_err();
         self.same(what, &local, if same_enough { &local } else { &there });
@@ -160,8 +153,15 @@ impl World {
             options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY).mode(0o666);
             options.custom_flags(flags & !libc::O_ACCMODE).open(path)
         };
-        let (local, there) = self.workers.run(worker, move || (open(local), open(root)));
         let seen = |opened: &std::io::Result<fs::File>| opened.as_ref().map(|_| Seen::Done).map_err(errno);
+        let (local, there) = self.workers.run(worker, move || {
+            let (here, mut there) = (open(local), open(root.clone()));
+            if seen(&there) != seen(&here) && is_unsure(&seen(&there), None) {
+                let _ = fs::metadata(&root);
+                there = open(root);
+            }
+            (here, there)
+        });
         self.same(what, &seen(&local), &seen(&there));
         if let (Ok(local), Ok(there)) = (local, there) {
             if self.is_under_weft_run && local.metadata().is_ok_and(|data| data.is_dir()) {
@@ -248,6 +248,17 @@ impl World {
             }
         }
         eprintln!("{} operations", self.steps);
+    }
+}
+
+/// Whether the kernel may have refused it by attributes that another mount has changed since: docs/semantics.md.
+fn is_unsure(there: &Outcome, op: Option<&Op>) -> bool {
+    match there {
+        Err(libc::ESTALE | libc::EPERM | libc::EACCES) => true,
+        // Of what is no directory in one with the sticky bit, and of what is one.
+        Err(libc::ENOTDIR) => matches!(op, Some(Op::Rmdir)),
+        Err(libc::EISDIR) => matches!(op, Some(Op::Unlink)),
+        _ => false,
     }
 }
 
