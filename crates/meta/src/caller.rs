@@ -4,6 +4,15 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SessionId(pub [u8; 16]);
 
+/// A process that locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Locker {
+    /// Its session.
+    pub session: SessionId,
+    /// Which of the processes that share the session it is; 0 where it has one of its own.
+    pub member: u16,
+}
+
 /// On whose behalf an operation runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Caller {

@@ -25,8 +25,7 @@
 //! `n1a -> 7,16`, `n1b -> 8,17`, `o1,16 -> 7,a`, `o1,17 -> 8,b`. Reading goes along `o`, so that a page of a
 //! listing is continued by its last cookie whatever was created or removed meanwhile.
 
-use crate::caller::SessionId;
-use crate::lockers::Locker;
+use crate::caller::{Locker, SessionId};
 use crate::open_counter::CounterId;
 
 pub(crate) const INODE: u8 = b'i';

@@ -52,14 +52,13 @@ pub use acl::UMASK_SHIFT;
 pub use backup::{
     BackupError, BackupHead, BackupPage, BackupReader, BackupSize, BackupWriter, prepare_store, verify_backup,
 };
-pub use caller::{Caller, SessionId};
+pub use caller::{Caller, Locker, SessionId};
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Room, Scan, Syncer};
 pub use error::{EngineError, MetaError};
 pub use flags::{APPEND_ONLY, IMMUTABLE, InodeFlags, NO_ATIME, NO_DUMP};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
 pub use inode::{Attr, Kind, LayoutRequest, MODE_MASK, ROOT_INO, Timestamp};
 pub use issued::IssuedKeyRecord;
-pub use lockers::Locker;
 pub use namespace::{Namespace, NamespaceOptions, Statfs};
 pub use op::{MayConflict, Op, run_again};
 pub use open_counter::{COUNTER_MAX, CounterChange, CounterId};

@@ -5,7 +5,7 @@
 //!   the first lock of a process ─► y <session> <shard> <member> ─► deleted with its session, or at an orderly end if it has none
 //! ```
 
-use crate::caller::SessionId;
+use crate::caller::{Locker, SessionId};
 use crate::engine::Engine;
 use crate::keys;
 use crate::namespace::Namespace;
@@ -13,15 +13,6 @@ use crate::op::Op;
 use crate::{EngineError, MetaError};
 
 const LOCKER_VERSION: u8 = 1;
-
-/// A process that locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Locker {
-    /// Its session.
-    pub session: SessionId,
-    /// Which of the processes that share the session it is; 0 where it has one of its own.
-    pub member: u16,
-}
 
 impl<E: Engine> Op<'_, E> {
     /// Notes that a process may hold locks.
