@@ -129,9 +129,10 @@ impl World {
             let at = self.random.below(HANDLES_MAX as u64) as usize;
             let pair = self.open.swap_remove(at);
             // docs/semantics.md: the kernel tells the mount of a close a moment later.
-            [&pair.local, &pair.there]
-                .into_iter()
-                .for_each(|open| drop(sys::flock(&open.file, libc::LOCK_UN)));
+            for open in [&pair.local, &pair.there] {
+                let _ =
+                    (sys::flock(&open.file, libc::LOCK_UN), sys::lock_range(&open.file, libc::F_UNLCK, 0, 0));
+            }
             return self.tell(format!("place {}: {} closed", pair.place, pair.name));
         }
         let (worker, place) = (self.worker(), self.random.below(2) as usize);
