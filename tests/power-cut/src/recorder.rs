@@ -82,7 +82,12 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            session.umount_and_join().expect("the disk can be unmounted");
+            // The thread that serves the disk may be told that the connection is gone (ECONNABORTED), as it is then.
+            let ended = session.umount_and_join();
+            let mounts =
+                std::fs::read_to_string("/proc/self/mounts").expect("the kernel tells what is mounted");
+            let place = format!(" {} ", self.mount_point.path().display());
+            assert!(!mounts.contains(&place), "the disk is mounted still: {ended:?}");
         }
     }
 }
