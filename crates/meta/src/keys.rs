@@ -148,7 +148,12 @@ pub(crate) fn reply(shard: u16, session: SessionId, slot: u16) -> [u8; 21] {
 
 /// The prefix of a session's replies in a shard.
 pub(crate) fn replies_of(shard: u16, session: SessionId) -> [u8; 19] {
-    let mut key = [REPLY; 19];
+    of_session(REPLY, shard, session)
+}
+
+/// `kind` followed by session and shard.
+fn of_session(kind: u8, shard: u16, session: SessionId) -> [u8; 19] {
+    let mut key = [kind; 19];
     key[1..17].copy_from_slice(&session.0);
     key[17..].copy_from_slice(&shard.to_be_bytes());
     key
@@ -165,10 +170,7 @@ pub(crate) fn watcher(shard: u16, session: SessionId) -> Vec<u8> {
 
 /// The beginning of the keys of all processes of a session that may hold locks.
 pub(crate) fn lockers_of(shard: u16, session: SessionId) -> [u8; 19] {
-    let mut key = [LOCKER; 19];
-    key[1..17].copy_from_slice(&session.0);
-    key[17..].copy_from_slice(&shard.to_be_bytes());
-    key
+    of_session(LOCKER, shard, session)
 }
 
 pub(crate) fn locker(shard: u16, locker: &Locker) -> [u8; 21] {

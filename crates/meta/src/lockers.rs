@@ -5,7 +5,7 @@
 //!   the first lock of a process ─► y <session> <shard> <member> ─► deleted with its session, or at an orderly end if it has none
 //! ```
 
-use crate::caller::{Locker, SessionId};
+use crate::caller::Locker;
 use crate::engine::Engine;
 use crate::keys;
 use crate::namespace::Namespace;
@@ -23,15 +23,6 @@ impl<E: Engine> Op<'_, E> {
     /// It holds none any more.
     pub fn remove_locker(&mut self, locker: Locker) {
         self.delete(keys::locker(self.ns.shard(), &locker).to_vec());
-    }
-
-    /// A session is over, with all its processes.
-    pub(crate) fn remove_lockers_of(&mut self, session: SessionId) -> Result<(), MetaError> {
-        let prefix = keys::lockers_of(self.ns.shard(), session);
-        for (key, _) in self.records_after(&prefix, &prefix, usize::MAX)? {
-            self.delete(key);
-        }
-        Ok(())
     }
 
     /// Nobody holds locks of before the release that notes who does.

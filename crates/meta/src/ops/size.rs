@@ -205,11 +205,12 @@ impl<E: Engine> Op<'_, E> {
             for ino in op.ns.opens.files_of(session) {
                 op.abandon(session, ino)?;
             }
-            let prefix = keys::replies_of(op.ns.shard(), session);
-            for (key, _) in op.records_after(&prefix, &prefix, usize::MAX)? {
-                op.delete(key);
+            let shard = op.ns.shard();
+            for prefix in [keys::replies_of(shard, session), keys::lockers_of(shard, session)] {
+                for (key, _) in op.records_after(&prefix, &prefix, usize::MAX)? {
+                    op.delete(key);
+                }
             }
-            op.remove_lockers_of(session)?;
             op.effect(Effect::SessionGone { session });
             Ok(())
         })

@@ -108,7 +108,9 @@ impl<E: Engine + 'static> MetaPart<E> {
             return Err(Refusal::new(Status::Invalid, text));
         }
         let in_grace = !self.locks.grace_over.is_set();
-        self.store_locker(call.locker())?;
+        if in_grace {
+            self.store_locker(call.locker())?;
+        }
         let mut lost = Vec::new();
         for (at, claimed) in request.locks.iter().enumerate() {
             let lock = wanted_of(call.session, claimed)?;
