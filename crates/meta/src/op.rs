@@ -17,7 +17,6 @@ use crate::quota::{put_used, used_key};
 use crate::replies::PendingReply;
 use crate::shard::last_number;
 use crate::{EngineError, MetaError, keys};
-use std::collections::BTreeMap;
 
 /// How many numbers one write of the superblock makes available.
 const LEASE: u64 = 4096;
@@ -435,25 +434,10 @@ impl<E: Engine> Op<'_, E> {
 
     /// Up to `max` records with `from <= key < to`, staged ones included.
     pub(crate) fn records_between(&self, from: &[u8], to: &[u8], max: usize) -> Result<Vec<Pair>, MetaError> {
-        let mut found = BTreeMap::new();
-        for pair in self.ns.engine.scan(from, to) {
-            let (key, value) = pair?;
-            if self.ns.staged.place_of(&key).is_ok() {
-                continue;
-            }
-            found.insert(key, value);
-            if found.len() == max {
-                break;
-            }
-        }
-        let first = self.ns.staged.place_of(from).unwrap_or_else(|at| at);
-        for (key, value) in self.ns.staged.records[first..].iter().take_while(|(key, _)| key.as_slice() < to)
-        {
-            if let Some(value) = value {
-                found.insert(key.clone(), value.clone());
-            }
-        }
-        Ok(found.into_iter().take(max).collect())
+        let staged = &self.ns.staged;
+        let first = staged.place_of(from).unwrap_or_else(|at| at);
+        let staged = staged.records[first..].iter().take_while(|(key, _)| key.as_slice() < to);
+        Ok(merged(self.ns.engine.scan(from, to), staged, max)?)
     }
 
     /// A writer says that it has written to a file.
@@ -502,7 +486,65 @@ impl<E: Engine> Op<'_, E> {
     }
 }
 
+/// The first `max` records of a store with what is staged: both in the order of their keys, and what is staged counts.
+fn merged<'s>(
+    stored: impl Iterator<Item = Result<Pair, EngineError>>,
+    staged: impl Iterator<Item = &'s (Vec<u8>, Option<Vec<u8>>)>,
+    max: usize,
+) -> Result<Vec<Pair>, EngineError> {
+    let mut staged = staged.peekable();
+    let mut found: Vec<Pair> = Vec::new();
+    for pair in stored {
+        let (key, value) = pair?;
+        let mut is_staged = false;
+        while let Some((earlier, value)) = staged.next_if(|(staged, _)| *staged <= key) {
+            is_staged = *earlier == key;
+            found.extend(value.clone().map(|value| (earlier.clone(), value)));
+        }
+        if !is_staged {
+            found.push((key, value));
+        }
+        if found.len() >= max {
+            break;
+        }
+    }
+    let later = staged.filter_map(|(key, value)| Some((key.clone(), value.clone()?)));
+    found.extend(later.take(max.saturating_sub(found.len())));
+    found.truncate(max);
+    Ok(found)
+}
+
 /// The lease to have on disk once `next` is the next number to be handed out.
 fn lease_after(next: u64, lease: u64, last: u64) -> u64 {
     if next > lease { next.saturating_add(LEASE).min(last) } else { lease }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn what_is_staged_counts_in_place_of_what_is_stored(
+            stored in proptest::collection::btree_map(0..20u8, any::<u8>(), 0..12),
+            staged in proptest::collection::btree_map(0..20u8, proptest::option::of(any::<u8>()), 0..12),
+            max in 0..25usize,
+        ) {
+            let mut expected: BTreeMap<u8, u8> = stored.clone();
+            for (key, value) in &staged {
+                match value {
+                    Some(value) => expected.insert(*key, *value),
+                    None => expected.remove(key),
+                };
+            }
+            let expected: Vec<Pair> =
+                expected.into_iter().map(|(key, value)| (vec![key], vec![value])).take(max).collect();
+            let stored = stored.into_iter().map(|(key, value)| Ok((vec![key], vec![value])));
+            let staged: Vec<_> =
+                staged.into_iter().map(|(key, value)| (vec![key], value.map(|value| vec![value]))).collect();
+            prop_assert_eq!(merged(stored, staged.iter(), max).unwrap(), expected);
+        }
+    }
 }
