@@ -5,12 +5,12 @@
 //!   the first lock of a process ─► y <session> <shard> <member> ─► deleted with its session, or at an orderly end if it has none
 //! ```
 
+use crate::MetaError;
 use crate::caller::Locker;
 use crate::engine::Engine;
 use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;
-use crate::{EngineError, MetaError};
 
 const LOCKER_VERSION: u8 = 1;
 
@@ -37,15 +37,7 @@ impl<E: Engine> Namespace<E> {
     /// # Errors
     /// If the store cannot be read, or has a record without a session.
     pub fn lockers(&self, shard: u16) -> Result<Vec<Locker>, MetaError> {
-        let from = vec![keys::LOCKER];
-        let mut lockers = Vec::new();
-        for pair in self.engine().scan(&from, &keys::after_prefix(&from)) {
-            let (key, _) = pair?;
-            let damaged = || EngineError::Format(format!("no session in {}", keys::readable(&key)));
-            let (locker, of) = keys::locker_of(&key).ok_or_else(damaged)?;
-            lockers.extend((of == shard).then_some(locker));
-        }
-        Ok(lockers)
+        self.noted(keys::LOCKER, shard, keys::locker_of)
     }
 
     /// Whether a release that did not note who locks has left word that somebody may.
