@@ -2,7 +2,9 @@
 
 mod common;
 use common::*;
-use weft_meta::{At, Caller, Kind, MemEngine, Namespace, NewFile, Once, OpenFlags, ROOT_INO, RenameMode};
+use weft_meta::{
+    At, Caller, Kind, MemEngine, Namespace, NamespaceOptions, NewFile, Once, OpenFlags, ROOT_INO, RenameMode,
+};
 
 fn tree() -> Namespace<MemEngine> {
     let mut ns = mem();
@@ -385,6 +387,46 @@ fn entries_that_are_renamed_while_they_are_listed_are_met_once() {
         page.entries.iter().map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect();
     assert_eq!(names[..7], ["0", "1", "2", "4", "5", "6", "3"].map(|name| format!("{name}-moved")));
     sound(&ns);
+}
+
+/// Numbers close together, with gaps, twice, and far apart.
+#[test]
+fn a_listing_has_the_attributes_of_each_inode_whatever_is_in_the_caches() {
+    let mut ns = mem();
+    let root = Caller::root();
+    mkdir(&mut ns, &root, "dir", 0o755).unwrap();
+    let dir = stat(&mut ns, "dir").unwrap().ino;
+    for file in 0..120u32 {
+        mkfile(&mut ns, &root, &format!("dir/{file}"), 0o600 + file % 8).unwrap();
+        for other in 0..if file > 90 { 5 } else { 0 } {
+            mkfile(&mut ns, &root, &format!("far {file} {other}"), 0o644).unwrap();
+        }
+    }
+    for file in (0..30).step_by(3).chain(40..50) {
+        run(&mut ns, |op| op.unlink(&root, now(2), at(&format!("dir/{file}")))).unwrap();
+    }
+    run(&mut ns, |op| op.link(&root, now(3), at("dir/60"), true, at("dir/60 again"))).unwrap();
+    for cached in [1, 50, 1000] {
+        let options = NamespaceOptions { cached_inodes: cached, cached_entries: cached, ..options() };
+        let open = || Namespace::open(ns.engine().fork(), options).unwrap();
+        let (mut listed, mut looked_up) = (open(), open());
+        stat(&mut listed, "dir/70").unwrap();
+        let page = listed.begin().readdir(&root, dir, 0, 1000, 1 << 20, true).unwrap();
+        listed.begin().keep_names(dir, &page);
+        assert_eq!(page.entries.len(), 120 - 20 + 1);
+        let path =
+            |entry: &weft_meta::DirEntry| format!("dir/{}", String::from_utf8(entry.name.clone()).unwrap());
+        for entry in &page.entries {
+            let found = stat(&mut looked_up, &path(entry)).unwrap();
+            assert_eq!(entry.attr, Some(found));
+            assert_eq!(stat(&mut listed, &path(entry)).unwrap(), found);
+        }
+        for entry in &page.entries {
+            run(&mut listed, |op| op.unlink(&root, now(4), at(&path(entry)))).unwrap();
+            assert_eq!(outcome(stat(&mut listed, &path(entry))), "NotFound");
+        }
+        sound(&listed);
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl<E: Engine> Op<'_, E> {
         let prefix = keys::numbered(keys::ORDER, ino);
         let records = self.records_after(&prefix, &keys::order(ino, after), room + 1)?;
         let mut eof = records.len() <= room;
-        let mut entries = Vec::with_capacity(records.len().min(room));
+        let mut entries: Vec<DirEntry> = Vec::with_capacity(records.len().min(room));
         let mut bytes = 0;
         for (key, value) in records.iter().take(room) {
             let (Entry { ino, kind, cookie }, name) = Entry::decode_order(key, value)?;
@@ -79,9 +79,21 @@ impl<E: Engine> Op<'_, E> {
                 eof = false;
                 break;
             }
-            let attr = if with_attrs { Some(self.getattr(ino)?) } else { None };
-            entries.push(DirEntry { name, ino, kind, cookie, attr });
+            entries.push(DirEntry { name, ino, kind, cookie, attr: None });
+        }
+        if with_attrs {
+            self.ns.read_inodes_ahead(&mut entries.iter().map(|entry| entry.ino).collect())?;
+            for entry in &mut entries {
+                entry.attr = Some(self.getattr(entry.ino)?);
+            }
         }
         Ok(Page { entries, eof, parent: dir.parent, until: self.ns.next_cookie })
+    }
+
+    /// Keeps the names of a page of `dir` in memory, for a caller that is likely to look each of them up, or to remove it.
+    pub fn keep_names(&mut self, dir: u64, page: &Page) {
+        for DirEntry { name, ino, kind, cookie, .. } in &page.entries {
+            self.ns.keep_entry(dir, name, Entry { ino: *ino, kind: *kind, cookie: *cookie });
+        }
     }
 }

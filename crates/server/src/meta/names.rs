@@ -81,6 +81,10 @@ impl<E: Engine + 'static> MetaPart<E> {
             effects.lease(None, Some(request.ino));
             if with_attrs {
                 effects.lease_all(page.entries.iter().map(|entry| entry.ino));
+                // A kernel asks for attributes where a program goes on with the names.
+                if effects.watches() {
+                    op.keep_names(request.ino, &page);
+                }
             }
             let entry = |entry: weft_meta::DirEntry| {
                 let size_known = with_attrs && op.knows_size(call.session, entry.ino);
