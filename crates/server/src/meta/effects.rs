@@ -54,6 +54,8 @@ pub(super) struct Effects {
     pub closed: Vec<u64>,
     /// A part that was refused while the others were done: the reply says so.
     pub refusal: Option<Refusal>,
+    /// What a repetition of the request is answered, where that is less than the reply: it is stored with each change.
+    pub kept: Option<Vec<u8>>,
 }
 
 impl Effects {
@@ -64,6 +66,7 @@ impl Effects {
         self.reopened.clear();
         self.closed.clear();
         self.refusal = None;
+        self.kept = None;
     }
 
     /// Whether the client watches.

@@ -6,9 +6,9 @@ use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{Engine, Op};
-use weft_wire::Added;
 use weft_wire::limits::{BODY_BYTES_MAX, DIRECTORY_PAGE_ENTRIES_MAX, FIND_INODES_MAX, PATH_BYTES_MAX};
 use weft_wire::messages::*;
+use weft_wire::{Added, body};
 
 /// Left of a body for what a page of a directory has besides its entries.
 const PAGE_OVERHEAD_BYTES: usize = 64;
@@ -172,6 +172,8 @@ impl<E: Engine + 'static> MetaPart<E> {
             let dir = dir_before(op, request.with_dir, &request.at);
             op.unlink_keeping(&caller, now, t::at(&request.at), keep)?;
             effects.lease(Some(&request.at), None);
+            // Who has to ask again can look at the directory, too.
+            effects.kept = Some(body::encode(&RemovedReply { parent: None, dir: Added(None) }));
             Ok(RemovedReply { parent: self.parent_attr(op, call, &request.at)?, dir: dir_change(op, dir)? })
         })
         .await

@@ -106,7 +106,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             };
             let body = body::encode(&run(&mut op, now, effects)?);
             let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
-            let seq = op.commit_with_reply(&body)?;
+            let seq = op.commit_with_reply(effects.kept.as_deref().unwrap_or(&body))?;
             Ok::<_, Failure>((body, seq, Some(touched)))
         })?;
         let Some(touched) = touched else {

@@ -19,6 +19,14 @@ fn a_repeated_request_is_answered_and_not_done_again<W: Way>() {
     let later = Header { slot: 3, ..Header::request(Op::Create, 42) };
     assert_eq!(client.call_as(later, &request).unwrap_err().status, Status::Exists);
     assert_eq!(client.call(&FileCountRequest { ino: Added(0) }).unwrap().files, 2);
+    let header = |number| Header { slot: 3, ..Header::request(Op::Unlink, number) };
+    let of_root = At { dir: ROOT_INO, path: b"f".to_vec() };
+    let request = UnlinkRequest { caller: ROOT, at: of_root, with_dir: Added(true) };
+    let first = cluster.meta().call_as(header(43), &request).unwrap();
+    assert_eq!(first.dir.0.unwrap().after.size, 0);
+    let again = cluster.meta().call_as(header(43), &request).unwrap();
+    assert_eq!(again.dir.0, None, "that is not stored with every removal");
+    assert_eq!(client.call_as(header(44), &request).unwrap_err().status, Status::NotFound);
 }
 
 fn names_are_made_found_listed_moved_and_removed<W: Way>() {

@@ -105,9 +105,10 @@ crate::message! {
 
     /// Reply to [`crate::Op::Unlink`].
     pub struct RemovedReply {
-        /// The directory after the removal, for clients that watch and gave its inode and one name.
+        /// The directory after the removal, for clients that watch and gave its inode and one name. A repetition of the
+        /// request is not told.
         pub parent: Option<Attr>,
-        /// The directory, where the request asks for it.
+        /// The directory, where the request asks for it and is not a repetition.
         pub dir: Added<Option<DirChange>>,
     }
 
