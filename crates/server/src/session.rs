@@ -6,7 +6,7 @@
 //!                 └── refused ◄───────── wrong ───────────┘            all within the handshake's time
 //! ```
 //!
-//! A request that may wait runs as a task of its own, as many as the connection has credits; the others are
+//! A request that has to wait goes on as a task of its own, as many as the connection has credits; the others are
 //! done in place, which costs nothing but their own time. A connection ends when its key expires or is
 //! revoked. An error is a reply; only a peer that breaks the protocol is cut off.
 
@@ -22,9 +22,10 @@ use crate::shared::Shared;
 use crate::spent;
 use std::cell::Cell;
 use std::io::IoSlice;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use weft_transport::{ConnError, Incoming, PeerInfo, ServerBulk, ServerConn};
 use weft_wire::limits::{CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS};
@@ -316,13 +317,18 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
                 self.node().shared.counters.credits_used_up.fetch_add(1, Ordering::Relaxed);
             }
             if self.service.may_wait(incoming.header.op) {
-                weft_reactor::spawn(under_way.serve(incoming));
+                // The future is large, and most end without a wait: they need no task.
+                let mut served = Box::pin(under_way.serve(incoming));
+                if !ends_at_once(served.as_mut()).await {
+                    weft_reactor::spawn(served);
+                    continue;
+                }
             } else {
                 under_way.serve(incoming).await;
-                turns += 1;
-                if turns.is_multiple_of(TURNS) {
-                    weft_reactor::yield_now().await;
-                }
+            }
+            turns += 1;
+            if turns.is_multiple_of(TURNS) {
+                weft_reactor::yield_now().await;
             }
         }
     }
@@ -405,7 +411,12 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
     }
 }
 
-/// Counts a request while it is under way, however its task ends.
+/// Whether a request ends when it is polled for the first time. Else it is to be polled on.
+async fn ends_at_once(mut request: Pin<&mut impl Future<Output = ()>>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(request.as_mut().poll(context).is_ready())).await
+}
+
+/// Counts a request while it is under way, however it ends.
 struct UnderWay<C: ServerConn, S: Service> {
     connection: Rc<Connection<C, S>>,
 }
