@@ -54,9 +54,10 @@ const KEYSPACE: &str = "meta";
 /// Locked (flock) for as long as the store is open; holds the process number of the server.
 const LOCK_FILE: &str = "weft.lock";
 
-/// One thread that writes full memory tables out at once, and one that compacts; with a single thread a long
-/// compaction would let the memory table grow without bound.
-const WORKERS: usize = 2;
+/// One thread that writes full memory tables out at once, and two that compact. With a single thread a long compaction would let
+/// the memory table grow without bound. With a single one that compacts, fjall's first thread hands a second request to compact, which
+/// follows each table that is written out, to itself until the other is done: it takes a processor for as long as the compaction lasts.
+const WORKERS: usize = 3;
 
 /// Journals on disk before the oldest memory table is forced out; the least fjall takes.
 const JOURNAL_BYTES_MAX: u64 = 128 * 1024 * 1024;
