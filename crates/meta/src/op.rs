@@ -526,6 +526,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn what_is_staged_counts_in_place_of_what_is_stored(
             stored in proptest::collection::btree_map(0..20u8, any::<u8>(), 0..12),
