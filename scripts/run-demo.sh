@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/need.sh cc cargo fuse
-minutes=$(((9 + $(nproc)) / $(nproc)))
+minutes=$(((12 + $(nproc)) / $(nproc)))
 [ -x target/release/weft-bench ] || echo "weft: building, which takes about $minutes minutes the first time on $(nproc) processors" >&2
 cargo build --release --locked --quiet -p weft-cli -p weft-bench
 weft=$PWD/target/release/weft

@@ -3,7 +3,7 @@
 
 use std::process::{Child, Command, Stdio};
 use weft_test_needs::Need;
-use weft_tests::{Cluster, Mount, expect_success};
+use weft_tests::{Cluster, Mount, expect_success, preload_library};
 
 /// A second each. What they do in it is little, but always the same kinds of calls.
 const STRESSORS: &[&str] = &[
@@ -37,6 +37,22 @@ fn stressors_of_stress_ng_find_nothing_wrong() {
         stress.args(["--fallocate-bytes", "16m"]);
         expect_success(name, &stress.output().expect("stress-ng can be run"));
         assert_eq!(mount.sh("ls -A"), "", "{name} has removed what it made");
+    }
+}
+
+/// What stress-ng asks for by the number of a system call is done by Weft, too.
+#[test]
+fn stressors_of_stress_ng_find_nothing_wrong_under_weft_run() {
+    if !Need::StressNg.is_met() {
+        return;
+    }
+    let cluster = Cluster::start(2);
+    preload_library();
+    for name in ["chmod", "getdent", "fallocate", "lockofd", "utime", "xattr"] {
+        let mut stress = cluster.command(&["run", "--url", cluster.url(), "--", "stress-ng", "--verify"]);
+        stress.args([&format!("--{name}"), "1", "--timeout", "1s", "--temp-path", "/weft"]);
+        stress.args(["--fallocate-bytes", "16m"]);
+        expect_success(name, &stress.output().expect("weft can be run"));
     }
 }
 

@@ -525,6 +525,15 @@ fn walks_requests_and_programs_that_are_executed_are_what_libc_has() {
 }
 
 #[test]
+fn system_calls_by_number_are_what_the_kernel_does() {
+    let cluster = Cluster::start(2);
+    let program: PathBuf = cluster.scratch("programs").join("raw");
+    compile("raw.c", &program, &[]);
+    let program = program.to_str().expect("UTF-8");
+    same(&cluster, "raw", &format!("{program} $PWD 2>&1"));
+}
+
+#[test]
 fn a_static_program_is_refused_and_finds_nothing() {
     let cluster = Cluster::start(1);
     let program = cluster.scratch("programs").join("static");
