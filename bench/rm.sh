@@ -1,5 +1,6 @@
 #!/bin/bash
-# Removes a directory of many names with `rm -rf` on a mount: processor time of the metadata server and of the mount per name.
+# Removes a directory of many names with `rm -rf` on a mount: processor time of the metadata server and of the mount, and elapsed time,
+# per name. `taskset -c 0 bench/rm.sh` leaves out what it costs to wake another processor.
 # bench/rm.sh [NAMES [ROUNDS]]. $WEFT: the program, with weft-bench beside it. $BEFORE: that of another build, in turns with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,8 +30,8 @@ round() {
     sleep 3
     server_us=$(processor_us "$meta") mount_us=$(processor_us "$mount") begun=$(date +%s%N)
     rm -rf "$scratch/mnt/many"
-    echo "$1: server $((($(processor_us "$meta") - server_us) / names)) µs, mount $((($(processor_us "$mount") - mount_us) / names)) µs," \
-        "elapsed $((($(date +%s%N) - begun) / names / 1000)) µs a name"
+    echo "$(($(processor_us "$meta") - server_us)) $(($(processor_us "$mount") - mount_us)) $((($(date +%s%N) - begun) / 1000))" |
+        awk -v names="$names" '{ printf "%.1f %.1f %.1f\n", $1 / names, $2 / names, $3 / names }' >>"$scratch/$1"
     "$weft" umount "$scratch/mnt"
     rmdir "$scratch/mnt"
     "$weft" down --dir "$scratch/cluster" >/dev/null
@@ -40,4 +41,9 @@ round() {
 for _ in $(seq "$rounds"); do
     [ -z "${BEFORE:-}" ] || round before "$BEFORE"
     round now "$now"
+done
+for build in before now; do
+    [ -e "$scratch/$build" ] || continue
+    echo "$build: server $(cut -d' ' -f1 "$scratch/$build" | median) µs, mount $(cut -d' ' -f2 "$scratch/$build" | median) µs," \
+        "elapsed $(cut -d' ' -f3 "$scratch/$build" | median) µs a name; server of each: $(cut -d' ' -f1 "$scratch/$build" | tr '\n' ' ')"
 done

@@ -75,6 +75,8 @@ measure meta meta
 measure meta-sync meta --sync
 echo "== bench/small-files.sh"
 bench/small-files.sh | tee "$figures/small-files.txt"
+echo "== bench/rm.sh"
+bench/rm.sh 100000 "$runs" | tee "$figures/rm.txt"
 echo "== bench/mount.sh"
 bench/mount.sh | tee "$figures/mount.txt"
 if command -v mpicc.mpich >/dev/null; then
