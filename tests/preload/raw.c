@@ -132,5 +132,16 @@ int main(int count, char **arguments) {
     CALL(rmdir, "made");
 #endif
     CALL(chdir, "none");
+    // Without what they need.
+    CALL(chdir, NULL);
+    CALL(openat, here, NULL, O_RDONLY);
+    CALL(linkat, here, "file", here, NULL, 0);
+    CALL(renameat2, here, NULL, here, "file", 0);
+    CALL(symlinkat, NULL, here, "no link");
+    CALL(getxattr, "file", NULL, buffer, sizeof buffer);
+    CALL(setxattr, NULL, "user.a", "1", 1L, 0);
+    CALL(fremovexattr, here, NULL);
+    CALL(readv, -1, places, 2);
+    CALL(dup, -1);
     return 0;
 }

@@ -79,6 +79,18 @@ pub(crate) unsafe fn on_path<T: Returned + PartialEq>(
     T::FAILED
 }
 
+/// A text that a program gives beside a path: the target of a link, the name of an attribute.
+///
+/// # Safety
+/// It is NULL or ends with a zero.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Outcome<&'a [u8]> {
+    match text.is_null() {
+        true => Err(Errno(libc::EFAULT)),
+        // SAFETY: as the caller promises.
+        false => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
+    }
+}
+
 /// The place of a path; `None` if it is certainly not in Weft.
 ///
 /// # Safety

@@ -1,10 +1,10 @@
 //! Extended attributes.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use libc::{size_t, ssize_t};
 
-use crate::dispatch::on_path;
+use crate::dispatch::{on_path, text};
 use crate::guard::{Errno, Outcome, enter};
 use crate::mounts::Made;
 use crate::paths::Target;
@@ -83,10 +83,10 @@ fn inode(target: &Target, follow: bool) -> Outcome<(&'static Made, u64)> {
 /// The name of an attribute.
 ///
 /// # Safety
-/// The name ends with a zero.
+/// The name is NULL or ends with a zero.
 unsafe fn name_of<'a>(name: *const c_char) -> Outcome<&'a [u8]> {
     // SAFETY: as the caller promises.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let name = unsafe { text(name) }?;
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX { Err(Errno(libc::ERANGE)) } else { Ok(name) }
 }
 

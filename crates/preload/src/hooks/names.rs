@@ -6,7 +6,7 @@ use libc::{dev_t, mode_t, size_t, ssize_t};
 use weft_client::OpenOptions;
 use weft_client::c::special_kind;
 
-use crate::dispatch::{on_path, place_of};
+use crate::dispatch::{on_path, place_of, text};
 use crate::guard::{Errno, Outcome, Returned, enter, errno, system, within};
 use crate::links::through_links;
 use crate::mounts;
@@ -182,9 +182,10 @@ unsafe fn between<T: Returned>(
     let (from_place, to_place) = unsafe { (place_of(from_dir, from), place_of(to_dir, to)) };
     let (mut from_place, mut to_place) = match (from_place, to_place) {
         (Some(from_place), Some(to_place)) => (from_place, to_place),
-        // The other path is too long; the kernel would have reported that.
+        // The other path is none, or too long; the kernel would have reported that.
         (Some(Place::Weft(_)), None) | (None, Some(Place::Weft(_))) => {
-            return enter(|| Err(Errno(libc::ENAMETOOLONG)));
+            let is_missing = from.is_null() || to.is_null();
+            return enter(|| Err(Errno(if is_missing { libc::EFAULT } else { libc::ENAMETOOLONG })));
         }
         _ => return local(from_dir, from, to_dir, to),
     };
@@ -306,11 +307,11 @@ fn link_name(from: &Target, to: &Target, follow: bool) -> Outcome<c_int> {
 }
 
 /// # Safety
-/// The goal ends with a zero.
+/// The goal is NULL or ends with a zero.
 unsafe fn make_link(target: &Target, goal: *const c_char) -> Outcome<c_int> {
     let (made, at) = target.at()?;
     // SAFETY: as the caller promises.
-    made.client.symlink(at, unsafe { CStr::from_ptr(goal) }.to_bytes())?;
+    made.client.symlink(at, unsafe { text(goal) }?)?;
     Ok(0)
 }
 

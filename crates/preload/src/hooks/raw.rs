@@ -1,5 +1,5 @@
-//! `syscall`: programs use it for system calls that libc lacks, or lacked when they were written, and to try the kernel. It is
-//! what the functions of libc are that have the same names, for all calls about files and paths that those do nothing else than.
+//! `syscall`: programs use it for system calls that libc lacks, or lacked when they were written, and to try the kernel. A call goes to
+//! the hook of libc's function for it, where that has the same arguments and result. The others stay the kernel's.
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
