@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Failures have no effect and are not kept: a repetition simply runs again. Replies of operations that change
-//! nothing in the store (an open for reading) are kept in memory only, as is what they change.
+//! nothing in the store (an open for reading) are kept in memory only, as is what they change. What is kept may say less than the reply did:
+//! of a removal, only that it was done.
 
 use crate::caller::SessionId;
 use crate::codec::Reader;

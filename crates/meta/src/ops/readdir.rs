@@ -82,7 +82,7 @@ impl<E: Engine> Op<'_, E> {
             entries.push(DirEntry { name, ino, kind, cookie, attr: None });
         }
         if with_attrs {
-            self.ns.read_inodes_ahead(&mut entries.iter().map(|entry| entry.ino).collect())?;
+            self.ns.read_inodes_ahead(entries.iter().map(|entry| entry.ino).collect())?;
             for entry in &mut entries {
                 entry.attr = Some(self.getattr(entry.ino)?);
             }
