@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 pub(crate) const KEY_WAKE: u64 = u64::MAX;
 /// The epoll key of the io_uring descriptor.
 pub(crate) const KEY_RING: u64 = u64::MAX - 1;
+/// The epoll key of the timer for deadlines.
+pub(crate) const KEY_ALARM: u64 = u64::MAX - 2;
 
 pub(crate) fn epoll_add(epoll: &OwnedFd, fd: RawFd, key: u64, events: u32) -> io::Result<()> {
     epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, key, events)

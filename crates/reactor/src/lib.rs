@@ -14,12 +14,12 @@
 //!   |   2  submit all new ring entries in one io_uring_enter, reap completions from shared memory
 //!   |   3  fire timers that are due
 //!   |   4  epoll: with work left or while spinning, poll (timeout 0); otherwise sleep
-//!   +---------------- sockets, eventfd and the ring's own descriptor wake tasks
+//!   +---------------- sockets, the eventfd, the timerfd and the ring's own descriptor wake tasks
 //! ```
 //!
-//! An idle reactor makes no system calls: it sleeps in one `epoll_wait` until the next timer, or without
-//! limit. With `spin_us` it polls for that long after the last work before it sleeps. This saves the cost of
-//! waking a sleeping core, at the expense of CPU time.
+//! An idle reactor makes no system calls: it sleeps in one `epoll_wait` until the next timer. With `spin_us` it
+//! polls for that long after the last work before it sleeps. This saves the cost of waking a sleeping core, at the
+//! expense of CPU time.
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,6 +35,7 @@
 //!
 //! Deliberately absent: work stealing, `Send` tasks, priorities, signal handling, name resolution.
 
+mod alarm;
 mod descriptors;
 mod epoll;
 mod executor;

@@ -3,9 +3,10 @@
 //!
 //! ```text
 //!   executor.rs   Reactor, spawn    ─┐                 ┌─► timers.rs        a heap of deadlines
-//!   timer.rs      sleep, timeout    ─┤ current() ─► Core ─► descriptors.rs   who waits for which descriptor
-//!   readiness.rs  Readiness         ─┤                 ├─► operations.rs    what the ring has in hand
-//!   ring.rs       submit            ─┘                 └─► epoll.rs         the calls of the kernel
+//!   timer.rs      sleep, timeout    ─┤ current() ─► Core ─► alarm.rs         what wakes it for the next of them
+//!   readiness.rs  Readiness         ─┤                 ├─► descriptors.rs   who waits for which descriptor
+//!   ring.rs       submit            ─┘                 ├─► operations.rs    what the ring has in hand
+//!                                                      └─► epoll.rs         the calls of the kernel
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -20,14 +21,18 @@ use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 
+use crate::alarm::Alarm;
 use crate::descriptors::FdTable;
-use crate::epoll::{KEY_RING, KEY_WAKE, epoll_add, owned};
+use crate::epoll::{KEY_ALARM, KEY_RING, KEY_WAKE, epoll_add, owned};
 use crate::operations::Ring;
 use crate::slab::Slab;
 use crate::timers::Timers;
 
 /// Tasks polled in one turn before sockets, the ring and timers are checked again.
 const POLLS_PER_TURN: usize = 256;
+/// Limits of `epoll_wait`, in milliseconds.
+const NO_WAIT: i32 = 0;
+const NO_LIMIT: i32 = -1;
 
 /// Options of a [`Reactor`](crate::Reactor). The default has no ring and never spins.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,6 +53,8 @@ pub struct ReactorStats {
     pub sleeps: u64,
     /// Calls of `epoll_wait` that only polled.
     pub looks: u64,
+    /// Calls of `timerfd_settime` for the next timer.
+    pub alarms: u64,
     /// Operations submitted to io_uring.
     pub ring_operations: u64,
     /// Calls of `io_uring_enter` that submitted them.
@@ -65,6 +72,7 @@ pub(crate) struct Core {
     /// One waker per live task, so that all tasks can be dropped with the reactor.
     pub(crate) tasks: RefCell<Slab<Option<Waker>>>,
     pub(crate) timers: RefCell<Timers>,
+    alarm: Alarm,
     pub(crate) epoll: OwnedFd,
     pub(crate) fds: FdTable,
     pub(crate) ring: Option<Ring>,
@@ -151,6 +159,9 @@ impl Core {
         let eventfd = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? };
         // Edge-triggered: each write is one event, and the counter never has to be read.
         epoll_add(&epoll, eventfd.as_raw_fd(), KEY_WAKE, (libc::EPOLLIN | libc::EPOLLET) as u32)?;
+        let alarm = Alarm::new()?;
+        // Edge-triggered, as above: it never has to be read.
+        epoll_add(&epoll, alarm.raw_fd(), KEY_ALARM, (libc::EPOLLIN | libc::EPOLLET) as u32)?;
         let ring = options.ring_entries.map(Ring::new).transpose()?;
         if let Some(ring) = &ring {
             epoll_add(&epoll, ring.raw_fd(), KEY_RING, libc::EPOLLIN as u32)?;
@@ -165,6 +176,7 @@ impl Core {
             ready: RefCell::new(VecDeque::new()),
             tasks: RefCell::new(Slab::new()),
             timers: RefCell::new(Timers::new()),
+            alarm,
             epoll,
             fds: FdTable::new(),
             ring,
@@ -218,19 +230,26 @@ impl Core {
             || self.ring.as_ref().is_some_and(Ring::has_unsubmitted)
             || last_work.is_some_and(|instant| instant.elapsed() < self.spin);
         if busy {
-            return self.poll_events(0);
+            return self.poll_events(NO_WAIT);
         }
         self.shared.sleeping.store(true, Ordering::SeqCst);
         // A wake-up between the last poll and the store above wrote nothing to the eventfd.
         let missed = self.shared.has_remote.load(Ordering::SeqCst) || main_woken.load(Ordering::SeqCst);
-        let timeout_ms = if missed { 0 } else { self.timers.borrow_mut().wait_ms() };
-        self.poll_events(timeout_ms);
+        if missed {
+            return self.poll_events(NO_WAIT);
+        }
+        if let Some(deadline) = self.timers.borrow_mut().next()
+            && self.alarm.set_by(deadline)
+        {
+            self.count(|stats| stats.alarms += 1);
+        }
+        self.poll_events(NO_LIMIT);
     }
 
-    /// Calls `epoll_wait` once (a `timeout_ms` of -1 waits without limit), and wakes the tasks of its events.
+    /// Calls `epoll_wait` once, and wakes the tasks of its events.
     fn poll_events(&self, timeout_ms: i32) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 128];
-        self.count(|stats| if timeout_ms == 0 { stats.looks += 1 } else { stats.sleeps += 1 });
+        self.count(|stats| if timeout_ms == NO_WAIT { stats.looks += 1 } else { stats.sleeps += 1 });
         // SAFETY: `events` is a live array of the length given.
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, timeout_ms)
@@ -245,8 +264,10 @@ impl Core {
         for event in &events[..count as usize] {
             // The struct is packed: copy the fields out instead of referring to them.
             let (key, bits) = (event.u64, event.events);
-            if key != KEY_WAKE && key != KEY_RING {
-                self.fds.deliver(key, bits);
+            match key {
+                KEY_WAKE | KEY_RING => {}
+                KEY_ALARM => self.alarm.went_off(),
+                _ => self.fds.deliver(key, bits),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Sleeping, and limits of time for other futures. The resolution is one millisecond, rounded up.
+//! Sleeping, and limits of time for other futures.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::state::{Core, current};
 use crate::timers::{Phase, TimerState};
 
-/// Waits for `duration` (resolution one millisecond, never early).
+/// Waits for `duration`, never for less.
 ///
 /// # Panics
 /// When awaited outside [`Reactor::run`](crate::Reactor::run).

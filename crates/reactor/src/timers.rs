@@ -100,17 +100,15 @@ impl Timers {
         fired
     }
 
-    /// Milliseconds until the next living timer, rounded up; -1 if there is none.
-    pub(crate) fn wait_ms(&mut self) -> i32 {
+    /// The earliest deadline of a living timer.
+    pub(crate) fn next(&mut self) -> Option<Instant> {
         while let Some(Reverse(top)) = self.heap.peek() {
-            if top.state.phase.get() == Phase::Dead {
-                self.heap.pop();
-                self.dead -= 1;
-                continue;
+            if top.state.phase.get() != Phase::Dead {
+                return Some(top.deadline);
             }
-            let left = top.deadline.saturating_duration_since(Instant::now());
-            return left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+            self.heap.pop();
+            self.dead -= 1;
         }
-        -1
+        None
     }
 }

@@ -126,6 +126,32 @@ fn a_peer_that_reads_what_was_sent_wakes_nobody() {
 }
 
 #[test]
+fn sleeps_with_limits_of_time_that_something_else_ends_set_the_timer_of_the_kernel_once() {
+    const MESSAGES: u64 = 200;
+    Reactor::new(ReactorOptions::default()).unwrap().run(async {
+        let (near, far) = pair();
+        let near = (Readiness::new(&near).unwrap(), near);
+        far.set_nonblocking(false).unwrap();
+        let peer = std::thread::spawn(move || {
+            for _ in 0..MESSAGES {
+                (&far).write_all(&[1; 64]).unwrap();
+                (&far).read_exact(&mut [0; 64]).unwrap();
+            }
+        });
+        let before = stats();
+        for _ in 0..MESSAGES {
+            let message = near.0.io(Interest::Read, || (&near.1).read(&mut [0; 64]));
+            assert_eq!(timeout(Duration::from_secs(60), message).await.unwrap().unwrap(), 64);
+            near.0.clear(Interest::Read);
+            near.0.io(Interest::Write, || (&near.1).write(&[2; 64])).await.unwrap();
+        }
+        let (sleeps, alarms) = (stats().sleeps - before.sleeps, stats().alarms - before.alarms);
+        peer.join().unwrap();
+        assert!(sleeps > 2 && alarms <= 1, "{alarms} for {sleeps} sleeps");
+    });
+}
+
+#[test]
 fn a_descriptor_can_be_registered_again_after_drop() {
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
         let (near, mut far) = pair();

@@ -160,6 +160,21 @@ fn timeout_gives_the_output_or_elapsed_and_unfired_ones_cost_nothing() {
 }
 
 #[test]
+fn a_timer_that_comes_before_the_others_fires_in_time_and_one_that_is_dropped_delays_none() {
+    reactor().run(async {
+        let begin = Instant::now();
+        let far = spawn(sleep(Duration::from_secs(3600)));
+        sleep(5 * MS).await;
+        let dropped = spawn(sleep(20 * MS));
+        sleep(MS).await;
+        dropped.cancel();
+        sleep(40 * MS).await;
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        far.cancel();
+    });
+}
+
+#[test]
 fn an_idle_reactor_sleeps_in_one_call() {
     reactor().run(async {
         let before = stats();
