@@ -10,6 +10,7 @@
 //!      12     34        210      0      12 M        two looks give rates
 //! ```
 
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_wire::messages::BusyInode;
@@ -34,7 +35,8 @@ struct Slot {
 #[derive(Default)]
 struct Sketch {
     slots: Vec<Slot>,
-    places: HashMap<u64, usize>,
+    /// Too few for it to matter that others may choose the numbers.
+    places: FxHashMap<u64, usize>,
     requests: u32,
     aged_ms: u64,
 }

@@ -12,7 +12,7 @@
 //! its names only one is told; after [`TELLS_MAX`] changes in which the holder asked for nothing there, it ends with the word that
 //! all names may be wrong.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 use weft_meta::SessionId;
 use weft_wire::limits::LEASE_MS;
@@ -44,7 +44,8 @@ pub(crate) struct Concerned {
     pub all_names: bool,
 }
 
-type Table = HashMap<u64, Vec<Holder>>;
+/// By inode; the numbers are of this server's choice.
+type Table = FxHashMap<u64, Vec<Holder>>;
 
 /// All leases.
 pub(crate) struct Leases {

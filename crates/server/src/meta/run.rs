@@ -105,7 +105,8 @@ impl<E: Engine + 'static> MetaPart<E> {
                 }
             };
             let body = body::encode(&run(&mut op, now, effects)?);
-            let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
+            let concerns_others = self.watchers.may_concern_others(call.session);
+            let touched = if concerns_others { op.touched()? } else { Touched::default() };
             let seq = op.commit_with_reply(effects.kept.as_deref().unwrap_or(&body))?;
             Ok::<_, Failure>((body, seq, Some(touched)))
         })?;

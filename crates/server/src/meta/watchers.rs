@@ -38,9 +38,14 @@ pub(super) struct LeaseHolder {
     until: Instant,
 }
 
+/// Up to so many watching clients it is looked whether any but the author of a change has leases. Of more, some have.
+const FEW: usize = 8;
+
 struct State {
     leases: Leases,
     watchers: HashMap<SessionId, Watcher>,
+    /// When the last lease ends of clients that are no longer among `watchers`, or are there anew.
+    left_until: Instant,
     /// Sessions that have said that they watch no longer; a request of before may still be on its way.
     ended: HashSet<SessionId>,
     epochs: u64,
@@ -66,6 +71,7 @@ impl Watchers {
         let state = State {
             leases: Leases::new(now),
             watchers: HashMap::new(),
+            left_until: now,
             ended: HashSet::new(),
             epochs: crate::clock::since_1970().as_nanos() as u64,
             awaited: awaited.into_iter().collect(),
@@ -77,6 +83,11 @@ impl Watchers {
     /// Whether a change may have to wait for somebody.
     pub fn any(&self) -> bool {
         !self.state.borrow().watchers.is_empty() || !self.nobody_awaited.is_set()
+    }
+
+    /// Whether a change by `author` may concern others.
+    pub fn may_concern_others(&self, author: SessionId) -> bool {
+        !self.state.borrow().is_alone(Some(author), Instant::now())
     }
 
     /// Watching clients, and inodes with leases.
@@ -105,7 +116,8 @@ impl Watchers {
     /// Whether anybody but `author` may have walked a path by a name in `dir` to `ino`, and be about to use that.
     pub fn may_use(&self, dir: u64, ino: u64, author: Option<SessionId>) -> bool {
         let (state, now) = (self.state.borrow(), Instant::now());
-        state.leases.is_leased(ino, author, now) || state.leases.is_leased(dir, author, now)
+        let is_leased = |ino| state.leases.is_leased(ino, author, now);
+        !state.is_alone(author, now) && (is_leased(ino) || is_leased(dir))
     }
 
     /// Queues what has just been changed for all lease holders but `author`; returns whom to wait for.
@@ -267,17 +279,21 @@ impl Watchers {
         let mut state = self.state.borrow_mut();
         state.epochs += 1;
         let watcher = Watcher::new(state.epochs, Instant::now());
-        state.watchers.insert(session, watcher);
+        if let Some(before) = state.watchers.insert(session, watcher) {
+            state.left_until = state.left_until.max(before.leased_until);
+        }
     }
 
     /// Takes a session out; whoever waits for it waits until its leases end, unless it says that it caches nothing.
     pub fn remove(&self, session: SessionId, caches_nothing: bool) {
-        let watcher = self.state.borrow_mut().watchers.remove(&session);
-        let Some(watcher) = watcher else { return };
+        let state = &mut *self.state.borrow_mut();
+        let Some(watcher) = state.watchers.remove(&session) else { return };
         watcher.bell.set();
         if caches_nothing {
-            self.state.borrow_mut().leases.end(session);
+            state.leases.end(session);
             watcher.waiters.iter().for_each(|(_, event)| event.set());
+        } else {
+            state.left_until = state.left_until.max(watcher.leased_until);
         }
     }
 
@@ -305,6 +321,14 @@ impl Watchers {
 }
 
 impl State {
+    /// Whether it is certain that nobody but `author` has a lease.
+    fn is_alone(&self, author: Option<SessionId>, now: Instant) -> bool {
+        let has_none = |(session, watcher): (&SessionId, &Watcher)| {
+            Some(*session) == author || watcher.leased_until <= now
+        };
+        self.watchers.len() <= FEW && self.left_until <= now && self.watchers.iter().all(has_none)
+    }
+
     fn push(&mut self, who: &Concerned, change: Change, holders: &mut Vec<LeaseHolder>) {
         let (mut number, now) = (u64::MAX, Instant::now());
         if let Some(watcher) = self.watchers.get_mut(&who.session) {
@@ -382,6 +406,34 @@ mod tests {
         let until = |holders: &[LeaseHolder]| holders.iter().map(|one| one.until).collect::<Vec<_>>();
         assert_eq!(until(&watchers.unacknowledged()), until(&first));
         assert_eq!(until(&watchers.notify(AUTHOR, file(8))), until(&first));
+    }
+
+    #[test]
+    fn who_alone_holds_leases_concerns_nobody_and_one_who_has_left_counts_until_they_end() {
+        let (watchers, _) = watching();
+        let concerns = || watchers.may_concern_others(AUTHOR);
+        assert!(!concerns(), "no lease was given");
+        watchers.grant(HOLDER, [7]);
+        assert!(concerns() && watchers.may_use(1, 7, Some(AUTHOR)) && watchers.may_use(1, 7, None));
+        assert!(!watchers.may_concern_others(HOLDER) && !watchers.may_use(1, 7, Some(HOLDER)));
+        // It watches anew, and may have what it was told before.
+        watchers.add(HOLDER);
+        assert!(concerns());
+        assert_eq!(watchers.notify(AUTHOR, file(7)).len(), 1);
+        watchers.grant(HOLDER, [8]);
+        watchers.remove(HOLDER, false);
+        assert!(concerns() && watchers.may_use(1, 8, Some(AUTHOR)));
+        assert_eq!(watchers.notify(AUTHOR, file(8)).len(), 1);
+        watchers.state.borrow_mut().left_until = Instant::now();
+        assert!(!concerns());
+        watchers.add(HOLDER);
+        watchers.grant(HOLDER, [9]);
+        watchers.remove(HOLDER, true);
+        assert!(!concerns(), "it has said that it caches nothing");
+        for number in 0..=FEW as u8 {
+            watchers.add(SessionId([100 + number; 16]));
+        }
+        assert!(concerns(), "of many it is not looked at");
     }
 
     #[test]
