@@ -8,7 +8,8 @@
 //! and writing it fail until it is truncated to nothing, or [`DataFiles::vouch_empty`] says that it never had a
 //! byte; see [`DataFiles::lose_below`].
 
-use std::io::{IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +23,7 @@ use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
 use crate::note::{layout_in, note_of};
 use crate::ranges::Ranges;
 use crate::sums::table::{Damage, SumsCounts, Table};
+use crate::sums_directory::SumsDirectory;
 use crate::syncs::{Losses, Syncs};
 use crate::unsynced::{Mark, Unsynced};
 use crate::windows::Windows;
@@ -102,7 +104,7 @@ impl<D: Disk> DataFiles<D> {
         {
             return Ok(found);
         }
-        self.make(ino)
+        self.make(ino, |_, _| Ok(()))
     }
 
     /// As [`DataFiles::create`]; a data file that is made, or empty, tells from then on how its file is striped.
@@ -115,16 +117,13 @@ impl<D: Disk> DataFiles<D> {
         {
             return Ok(found);
         }
-        let made = self.find(ino, |disk| {
-            disk.sums().map_or(Ok(()), |sums| sums.settle_removal(ino))?;
-            let file = disk.create(ino)?;
-            if disk.size(&file)? == 0 {
+        self.make(ino, |disk, file| {
+            if disk.size(file)? == 0 {
                 // Only a recovery needs it, and does without; the write that follows must not fail for it.
-                let _ = disk.note(&file, &note_of(layout));
+                let _ = disk.note(file, &note_of(layout));
             }
-            Ok(Some(file))
-        })?;
-        Ok(made.expect("a file that was created is there"))
+            Ok(())
+        })
     }
 
     /// Notes how the file of a data file is striped, where that was just made. A failure is none: only a recovery needs it.
@@ -141,12 +140,30 @@ impl<D: Disk> DataFiles<D> {
         Ok(note.and_then(|note| layout_in(&note)))
     }
 
-    fn make(&self, ino: u64) -> Result<DataFile<D>, StorageError> {
+    /// Opens the data file, or makes it; `then` is done with it where it was not open before.
+    fn make(
+        &self,
+        ino: u64,
+        then: impl FnOnce(&D, &D::File) -> io::Result<()>,
+    ) -> Result<DataFile<D>, StorageError> {
+        let mut sidecar = None;
         let made = self.find(ino, |disk| {
-            disk.sums().map_or(Ok(()), |sums| sums.settle_removal(ino))?;
-            disk.create(ino).map(Some)
+            let file = match disk.sums() {
+                Some(sums) => {
+                    let (file, found) = open_or_make(disk, sums, ino)?;
+                    sidecar = Some(found);
+                    file
+                }
+                None => disk.create(ino)?,
+            };
+            then(disk, &file)?;
+            Ok(Some(file))
         })?;
-        Ok(made.expect("a file that was created is there"))
+        let made = made.expect("a file that was created is there");
+        if let Some(sidecar) = sidecar {
+            made.sums().found(sidecar).map_err(failed(Operation::Open, ino))?;
+        }
+        Ok(made)
     }
 
     /// From now on data files of smaller inode numbers that are not there count as lost.
@@ -159,7 +176,7 @@ impl<D: Disk> DataFiles<D> {
     /// # Errors
     /// That of the disk.
     pub fn vouch_empty(&self, ino: u64) -> Result<(), StorageError> {
-        self.make(ino).map(drop)
+        self.make(ino, |_, _| Ok(())).map(drop)
     }
 
     fn may_be_lost(&self, ino: u64) -> bool {
@@ -169,7 +186,7 @@ impl<D: Disk> DataFiles<D> {
     fn find(
         &self,
         ino: u64,
-        open: impl FnOnce(&D) -> std::io::Result<Option<D::File>>,
+        open: impl FnOnce(&D) -> io::Result<Option<D::File>>,
     ) -> Result<Option<DataFile<D>>, StorageError> {
         let handle = |opened| Some(DataFile { shared: self.shared.clone(), opened });
         let mut cache = self.cache();
@@ -320,7 +337,7 @@ impl<D: Disk> DataFiles<D> {
     /// That of the disk.
     pub fn truncate(&self, ino: u64, bytes: u64) -> Result<(), StorageError> {
         let file = match bytes {
-            0 if self.may_be_lost(ino) => Some(self.make(ino)?),
+            0 if self.may_be_lost(ino) => Some(self.make(ino, |_, _| Ok(()))?),
             0 => self.open(ino)?,
             _ => Some(self.create(ino)?),
         };
@@ -423,4 +440,17 @@ impl<D: Disk> DataFiles<D> {
     pub fn stats(&self) -> DataFilesStats {
         DataFilesStats { open_files: self.cache().len(), windows: self.shared.windows.len() }
     }
+}
+
+/// A data file, made if there is none, and its sidecar if it has one. A sidecar that is there without it is that of an older data file
+/// of this number, whose removal a power cut has undone in part: it goes for good before one is made.
+fn open_or_make<D: Disk>(disk: &D, sums: &SumsDirectory, ino: u64) -> io::Result<(D::File, Option<File>)> {
+    if let Some(sidecar) = sums.open_file(ino)? {
+        if let Some(file) = disk.open(ino)? {
+            return Ok((file, Some(sidecar)));
+        }
+        sums.remove_file(ino)?;
+    }
+    sums.settle_removal(ino)?;
+    Ok((disk.create(ino)?, None))
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
-use weft_layout::Extent;
+use weft_layout::{Extent, Layout};
 use weft_storage::sums::format::{BLOCK_BYTES, REGION_BYTES};
 use weft_storage::sums::{DamageKind, Scrubbed, SettleWhen};
 use weft_storage::{DataFiles, Disk, DiskEngine, LocalDisk, StorageError};
@@ -46,6 +46,38 @@ async fn read<D: Disk>(files: &DataFiles<D>, offset: u64, bytes: usize) -> Resul
 
 fn run(future: impl Future<Output = ()>) {
     plain_reactor().run(future);
+}
+
+#[test]
+fn sums_that_are_there_without_their_data_file_are_not_those_of_the_next_one() {
+    let changes: [fn(&DataFiles<LocalDisk>); 4] = [
+        |files| files.truncate(INO, 50_001).unwrap(),
+        |files| files.allocate(INO, 10_000, 30_000, false).unwrap(),
+        |files| files.vouch_empty(INO).unwrap(),
+        |files| {
+            files.create_in(INO, &Layout::new(65536, 0, 1, 1).unwrap()).unwrap().truncate(50_001).unwrap()
+        },
+    ];
+    for change in changes {
+        let directory = on_disk();
+        run(async {
+            let files = DataFiles::new(plain_disk(&directory));
+            files.create(INO).unwrap().write(0, &pattern(3, 100_000)).await.unwrap();
+            settle(&files).await;
+        });
+        // As a power cut leaves it in the middle of a removal.
+        std::fs::remove_file(path_of(&directory, "data", INO)).unwrap();
+        run(async {
+            let files = DataFiles::new(plain_disk(&directory));
+            change(&files);
+            assert_eq!(read(&files, 0, 60_000).await.unwrap(), vec![0; 60_000]);
+            files.create(INO).unwrap().write(4_000, &pattern(4, 100)).await.unwrap();
+            assert_eq!(read(&files, 4_000, 100).await.unwrap(), pattern(4, 100));
+            settle(&files).await;
+            let found = scrub(&files).await;
+            assert!(found.wrong.is_empty() && found.damage.is_empty(), "{found:?}");
+        });
+    }
 }
 
 #[test]

@@ -186,21 +186,26 @@ impl FileSums {
         self.sidecar.get()
     }
 
+    /// The sidecar was looked for.
+    pub fn found(&self, sidecar: Option<File>) -> io::Result<()> {
+        let records = match &sidecar {
+            Some(file) => file.metadata()?.len().div_ceil(RECORD_BYTES as u64) as u32,
+            None => 0,
+        };
+        let mut state = self.state();
+        if state.sidecar == Sidecar::Unknown {
+            if let Some(file) = sidecar {
+                let _ = self.sidecar.set(Arc::new(file));
+            }
+            state.sidecar = if records == 0 { Sidecar::None } else { Sidecar::Has(records) };
+        }
+        Ok(())
+    }
+
     /// Looks for the sidecar, and reads the record of a region if it has to be. The table of what is loaded is kept small.
     pub fn load(&self, directory: &SumsDirectory, table: &Table, region: u32) -> io::Result<()> {
         if self.state().sidecar == Sidecar::Unknown {
-            let found = directory.open_file(self.ino)?;
-            let records = match &found {
-                Some(file) => file.metadata()?.len().div_ceil(RECORD_BYTES as u64) as u32,
-                None => 0,
-            };
-            let mut state = self.state();
-            if state.sidecar == Sidecar::Unknown {
-                if let Some(file) = found {
-                    let _ = self.sidecar.set(Arc::new(file));
-                }
-                state.sidecar = if records == 0 { Sidecar::None } else { Sidecar::Has(records) };
-            }
+            self.found(directory.open_file(self.ino)?)?;
         }
         if !self.state().must_load(region) {
             return Ok(());
