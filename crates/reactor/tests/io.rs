@@ -11,7 +11,8 @@ use weft_test_needs::Need;
 
 use io_uring::{opcode, types};
 use weft_reactor::{
-    Elapsed, Interest, Reactor, ReactorOptions, Readiness, ring, sleep, spawn, stats, timeout, yield_now,
+    Elapsed, Interest, Reactor, ReactorOptions, ReactorStats, Readiness, ring, sleep, spawn, stats, timeout,
+    yield_now,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -98,55 +99,47 @@ fn several_tasks_wait_for_one_descriptor_and_closing_wakes_them() {
     });
 }
 
+const MESSAGES: u64 = 200;
+
+/// Gets messages from a peer that sends one once the one before was answered, and pauses after each. Returns what happened meanwhile.
+async fn answer_messages(pause: Duration, limit: Duration) -> (ReactorStats, ReactorStats) {
+    let (near, far) = pair();
+    let near = (Readiness::new(&near).unwrap(), near);
+    far.set_nonblocking(false).unwrap();
+    let peer = std::thread::spawn(move || {
+        for _ in 0..MESSAGES {
+            (&far).write_all(&[1; 64]).unwrap();
+            (&far).read_exact(&mut [0; 64]).unwrap();
+            std::thread::sleep(pause);
+        }
+    });
+    let before = stats();
+    for _ in 0..MESSAGES {
+        let message = near.0.io(Interest::Read, || (&near.1).read(&mut [0; 64]));
+        assert_eq!(timeout(limit, message).await.unwrap().unwrap(), 64);
+        near.0.clear(Interest::Read);
+        near.0.io(Interest::Write, || (&near.1).write(&[2; 64])).await.unwrap();
+    }
+    let after = stats();
+    peer.join().unwrap();
+    (before, after)
+}
+
 #[test]
 fn a_peer_that_reads_what_was_sent_wakes_nobody() {
-    const MESSAGES: u64 = 200;
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
-        let (near, far) = pair();
-        let near = (Readiness::new(&near).unwrap(), near);
-        far.set_nonblocking(false).unwrap();
-        let peer = std::thread::spawn(move || {
-            for _ in 0..MESSAGES {
-                (&far).write_all(&[1; 64]).unwrap();
-                (&far).read_exact(&mut [0; 64]).unwrap();
-                // Long enough for a reactor to be asleep again that was woken for nothing.
-                std::thread::sleep(MS);
-            }
-        });
-        let before = stats();
-        for _ in 0..MESSAGES {
-            assert_eq!(near.0.io(Interest::Read, || (&near.1).read(&mut [0; 64])).await.unwrap(), 64);
-            near.0.clear(Interest::Read);
-            near.0.io(Interest::Write, || (&near.1).write(&[2; 64])).await.unwrap();
-        }
-        let sleeps = stats().sleeps - before.sleeps;
-        peer.join().unwrap();
+        // Long enough for a reactor to be asleep again that was woken for nothing.
+        let (before, after) = answer_messages(MS, 3600 * 1000 * MS).await;
+        let sleeps = after.sleeps - before.sleeps;
         assert!(sleeps <= MESSAGES + MESSAGES / 2, "{sleeps} wake-ups for {MESSAGES} messages");
     });
 }
 
 #[test]
 fn sleeps_with_limits_of_time_that_something_else_ends_set_the_timer_of_the_kernel_once() {
-    const MESSAGES: u64 = 200;
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
-        let (near, far) = pair();
-        let near = (Readiness::new(&near).unwrap(), near);
-        far.set_nonblocking(false).unwrap();
-        let peer = std::thread::spawn(move || {
-            for _ in 0..MESSAGES {
-                (&far).write_all(&[1; 64]).unwrap();
-                (&far).read_exact(&mut [0; 64]).unwrap();
-            }
-        });
-        let before = stats();
-        for _ in 0..MESSAGES {
-            let message = near.0.io(Interest::Read, || (&near.1).read(&mut [0; 64]));
-            assert_eq!(timeout(Duration::from_secs(60), message).await.unwrap().unwrap(), 64);
-            near.0.clear(Interest::Read);
-            near.0.io(Interest::Write, || (&near.1).write(&[2; 64])).await.unwrap();
-        }
-        let (sleeps, alarms) = (stats().sleeps - before.sleeps, stats().alarms - before.alarms);
-        peer.join().unwrap();
+        let (before, after) = answer_messages(Duration::ZERO, 60 * 1000 * MS).await;
+        let (sleeps, alarms) = (after.sleeps - before.sleeps, after.alarms - before.alarms);
         assert!(sleeps > 2 && alarms <= 1, "{alarms} for {sleeps} sleeps");
     });
 }
