@@ -13,7 +13,7 @@ package_of() {
         mkfs.xfs) echo xfsprogs ;;
         mpich) echo mpich libmpich-dev ;;
         openmpi) echo openmpi-bin libopenmpi-dev ;;
-        ssh) echo openssh-client dropbear-bin ;; # a server that is started by hand only
+        ssh) echo openssh-client openssh-sftp-server dropbear-bin ;; # a server that is started by hand only
         venv) echo python3-venv ;;
         prometheus) echo python3-prometheus-client ;;
         h5py) echo python3-h5py-mpi python3-mpi4py ;;
@@ -28,7 +28,7 @@ package_of() {
 is_here() {
     case $1 in
         fuse) command -v fusermount3 ;;
-        ssh) command -v ssh && command -v dropbear ;;
+        ssh) command -v ssh && command -v dropbear && ls /usr/lib/sftp-server ;;
         sqlite) command -v sqlite3 ;;
         mpich) command -v mpicc.mpich ;;
         openmpi) command -v mpicc.openmpi ;;
