@@ -99,12 +99,7 @@ impl<D: Disk> DataFiles<D> {
     /// # Errors
     /// That of the disk.
     pub fn create(&self, ino: u64) -> Result<DataFile<D>, StorageError> {
-        if self.may_be_lost(ino)
-            && let Some(found) = self.open(ino)?
-        {
-            return Ok(found);
-        }
-        self.make(ino, |_, _| Ok(()))
+        self.create_unless_lost(ino, None)
     }
 
     /// As [`DataFiles::create`]; a data file that is made, or empty, tells from then on how its file is striped.
@@ -112,18 +107,16 @@ impl<D: Disk> DataFiles<D> {
     /// # Errors
     /// That of the disk.
     pub fn create_in(&self, ino: u64, layout: &Layout) -> Result<DataFile<D>, StorageError> {
+        self.create_unless_lost(ino, Some(layout))
+    }
+
+    fn create_unless_lost(&self, ino: u64, layout: Option<&Layout>) -> Result<DataFile<D>, StorageError> {
         if self.may_be_lost(ino)
             && let Some(found) = self.open(ino)?
         {
             return Ok(found);
         }
-        self.make(ino, |disk, file| {
-            if disk.size(file)? == 0 {
-                // Only a recovery needs it, and does without; the write that follows must not fail for it.
-                let _ = disk.note(file, &note_of(layout));
-            }
-            Ok(())
-        })
+        self.make(ino, layout)
     }
 
     /// Notes how the file of a data file is striped, where that was just made. A failure is none: only a recovery needs it.
@@ -140,12 +133,8 @@ impl<D: Disk> DataFiles<D> {
         Ok(note.and_then(|note| layout_in(&note)))
     }
 
-    /// Opens the data file, or makes it; `then` is done with it where it was not open before.
-    fn make(
-        &self,
-        ino: u64,
-        then: impl FnOnce(&D, &D::File) -> io::Result<()>,
-    ) -> Result<DataFile<D>, StorageError> {
+    /// Opens the data file, or makes it; one that is empty gets a note of its layout.
+    fn make(&self, ino: u64, layout: Option<&Layout>) -> Result<DataFile<D>, StorageError> {
         let mut sidecar = None;
         let made = self.find(ino, |disk| {
             let file = match disk.sums() {
@@ -156,7 +145,12 @@ impl<D: Disk> DataFiles<D> {
                 }
                 None => disk.create(ino)?,
             };
-            then(disk, &file)?;
+            if let Some(layout) = layout
+                && disk.size(&file)? == 0
+            {
+                // Only a recovery needs it, and does without; the write that follows must not fail for it.
+                let _ = disk.note(&file, &note_of(layout));
+            }
             Ok(Some(file))
         })?;
         let made = made.expect("a file that was created is there");
@@ -176,7 +170,7 @@ impl<D: Disk> DataFiles<D> {
     /// # Errors
     /// That of the disk.
     pub fn vouch_empty(&self, ino: u64) -> Result<(), StorageError> {
-        self.make(ino, |_, _| Ok(())).map(drop)
+        self.make(ino, None).map(drop)
     }
 
     fn may_be_lost(&self, ino: u64) -> bool {
@@ -337,7 +331,7 @@ impl<D: Disk> DataFiles<D> {
     /// That of the disk.
     pub fn truncate(&self, ino: u64, bytes: u64) -> Result<(), StorageError> {
         let file = match bytes {
-            0 if self.may_be_lost(ino) => Some(self.make(ino, |_, _| Ok(()))?),
+            0 if self.may_be_lost(ino) => Some(self.make(ino, None)?),
             0 => self.open(ino)?,
             _ => Some(self.create(ino)?),
         };
