@@ -1,12 +1,12 @@
 //! What wakes a sleeping reactor for its timers: a timerfd, so that `epoll_wait` has no limit of its own.
 //!
-//! With a limit, the kernel sets a timer for each call and takes it out again when something else came first, which is how most
-//! sleeps of a server end. The alarm stays set over many sleeps:
+//! With a limit, the kernel arms a timer for each call, and disarms it when a message comes first, as in most sleeps of a server. The
+//! alarm stays armed over many sleeps:
 //!
 //! ```text
 //!   deadlines               5 s, 30 s     alarm at 5 s
 //!   a request's limit          60 s       later: nothing to do
-//!   the timer of 5 s dropped   30 s       it wakes at 5 s for nothing, and is set for 30 s
+//!   the timer of 5 s dropped   30 s       it expires at 5 s for nothing, and is armed for 30 s
 //! ```
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use crate::epoll::owned;
 /// A timer of the kernel that epoll can wait for.
 pub(crate) struct Alarm {
     timer: OwnedFd,
-    /// When it goes off; `None` if it is not set.
+    /// When it expires; `None` if it is not armed.
     at: Cell<Option<Instant>>,
 }
 
@@ -37,12 +37,12 @@ impl Alarm {
         self.timer.as_raw_fd()
     }
 
-    /// Has it go off at `deadline` or before. Says whether that took a system call.
-    pub(crate) fn set_by(&self, deadline: Instant) -> bool {
+    /// Makes sure that it expires at `deadline` or before. Says whether that took a system call.
+    pub(crate) fn arm_by(&self, deadline: Instant) -> bool {
         if self.at.get().is_some_and(|at| at <= deadline) {
             return false;
         }
-        // A time of zero would take the timer out.
+        // Zero would disarm it.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         let time = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
@@ -58,8 +58,8 @@ impl Alarm {
         true
     }
 
-    /// It has gone off.
-    pub(crate) fn went_off(&self) {
+    /// It has expired.
+    pub(crate) fn expired(&self) {
         self.at.set(None);
     }
 }

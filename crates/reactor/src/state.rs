@@ -239,7 +239,7 @@ impl Core {
             return self.poll_events(NO_WAIT);
         }
         if let Some(deadline) = self.timers.borrow_mut().next()
-            && self.alarm.set_by(deadline)
+            && self.alarm.arm_by(deadline)
         {
             self.count(|stats| stats.alarms += 1);
         }
@@ -266,7 +266,7 @@ impl Core {
             let (key, bits) = (event.u64, event.events);
             match key {
                 KEY_WAKE | KEY_RING => {}
-                KEY_ALARM => self.alarm.went_off(),
+                KEY_ALARM => self.alarm.expired(),
                 _ => self.fds.deliver(key, bits),
             }
         }
