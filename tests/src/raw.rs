@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::wait_until;
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
@@ -78,15 +80,8 @@ impl Raw {
 
     /// Over a Unix socket, at which a server listens a moment after it listens by TCP.
     pub fn unix(path: &Path) -> io::Result<Raw> {
-        let begun = Instant::now();
-        loop {
-            match UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && begun.elapsed() < READ_TIMEOUT => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                connected => return Raw::over(connected?),
-            }
-        }
+        wait_until("the server's Unix socket is there", READ_TIMEOUT, || path.exists());
+        Raw::over(UnixStream::connect(path)?)
     }
 
     fn over(socket: impl Socket + 'static) -> io::Result<Raw> {
