@@ -31,6 +31,33 @@ static void wrong_arguments(void) {
     close_and_delete(&file, file_name);
 }
 
+/* Types that were built and not committed (MPI 4.0, 5.1.9), and freed after that. */
+static void uncommitted_types(void) {
+    file = open_fresh(file_name);
+    int values[8] = {0};
+    MPI_Status status;
+    MPI_Datatype type;
+    MUST(MPI_Type_vector(2, 1, 2, MPI_INT, &type));
+    FAILS_BY(MPI_File_write_at(file, 0, values, 1, type, &status), MPI_ERR_TYPE);
+    FAILS_BY(MPI_File_read_at_all(file, 0, values, 1, type, &status), MPI_ERR_TYPE);
+    FAILS_BY(MPI_File_set_view(file, 0, MPI_INT, type, "native", MPI_INFO_NULL), MPI_ERR_TYPE);
+    FAILS_BY(MPI_File_set_view(file, 0, MPI_INT, type, "external32", MPI_INFO_NULL), MPI_ERR_TYPE);
+    MUST(MPI_Type_commit(&type));
+    MUST(MPI_File_write_at_all(file, rank * 2, values, 1, type, &status));
+    MUST(MPI_File_set_view(file, 0, MPI_INT, type, "native", MPI_INFO_NULL));
+    MUST(MPI_Type_free(&type));
+    still_good();
+    close_and_delete(&file, file_name);
+}
+
+/* No communicator, also for names that are not this file system's. */
+static void no_communicator(void) {
+    const char *names[] = {file_name, "/tmp/no-such-directory/x"};
+    for (int i = 0; i < 2; i++)
+        FAILS_BY(MPI_File_open(MPI_COMM_NULL, names[i], MPI_MODE_RDONLY, MPI_INFO_NULL, &file), MPI_ERR_COMM);
+    barrier();
+}
+
 /* Amounts that are no multiple of the view's element. */
 static void parts_of_elements(void) {
     file = open_fresh(file_name);
@@ -93,6 +120,46 @@ static void overlapping_file_types(void) {
     MUST(MPI_Type_free(&type));
     still_good();
     close_and_delete(&file, file_name);
+}
+
+/* A file that is only read may be seen through a file type that overlaps itself (MPI 4.0, 14.3), by every method. */
+static void overlapping_reads(void) {
+    static const char *const methods[] = {"auto", "list", "two_phase", "multiple", "sieve"};
+    int values[64], seen[48];
+    for (int i = 0; i < 64; i++) values[i] = i * 1000 + 7;
+    fresh(file_name);
+    if (rank == 0) raw_write(file_name, 0, values, sizeof values);
+    barrier();
+    for (int i = 0; i < 5; i++) {
+        case_name = methods[i];
+        MPI_Info info;
+        MUST(MPI_Info_create(&info));
+        MUST(MPI_Info_set(info, "weft_method", (char *)methods[i]));
+        MUST(MPI_File_open(MPI_COMM_WORLD, file_name, MPI_MODE_RDONLY, info, &file));
+        MUST(MPI_Info_free(&info));
+        /* Integers 0 1, 1 2, 2 3; the next instance begins at 4. Only the last rank's view overlaps itself. */
+        MPI_Datatype type;
+        MUST(MPI_Type_vector(3, 2, rank == size - 1 ? 1 : 2, MPI_INT, &type));
+        type = committed(type);
+        MUST(MPI_File_set_view(file, sizeof(int), MPI_INT, type, "native", MPI_INFO_NULL));
+        MUST(MPI_Type_free(&type));
+        for (int collective = 0; collective < 2; collective++) {
+            MPI_Status status;
+            memset(seen, 0, sizeof seen);
+            MUST(collective ? MPI_File_read_at_all(file, 1, seen, 40, MPI_INT, &status)
+                            : MPI_File_read_at(file, 1, seen, 40, MPI_INT, &status));
+            COUNTS(&status, MPI_INT, 40);
+            for (int at = 0; at < 40; at++) {
+                int element = at + 1, is_last = rank == size - 1;
+                int within = is_last ? element % 6 / 2 + element % 2 : element % 6;
+                EQUAL(seen[at], values[1 + element / 6 * (is_last ? 4 : 6) + within]);
+            }
+        }
+        MUST(MPI_File_close(&file));
+    }
+    case_name = "overlapping_reads";
+    barrier();
+    fresh(file_name);
 }
 
 /* One rank's view is wrong, the others' are right: all go on. */
@@ -180,6 +247,8 @@ static void absurd_hints(void) {
         {"ind_wr_buffer_size", "-1"},      {"cb_config_list", "*:x,,"},       {"start_iodevice", "-7"},
         {"romio_no_indep_rw", "maybe"},    {"romio_min_fdomain_size", "-1"},  {"access_style", "sideways"},
         {"romio_synchronized_flush", "2"}, {"weft_no_such_hint", "x"},        {"striping_unit", "12345"},
+        {"striping_factor", "5"},          {"striping_factor", "160"},        {"striping_factor", "99999999999"},
+        {"start_iodevice", "4"},           {"start_iodevice", "100000"},
     };
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
         MPI_Info info;
@@ -243,7 +312,7 @@ static void a_name_that_differs(void) {
 }
 
 #define CASE(name) {#name, name}
-RUN(MPI_THREAD_SINGLE, CASE(wrong_arguments), CASE(parts_of_elements),
-    CASE(wrong_views), CASE(forbidden_file_types), CASE(overlapping_file_types), CASE(a_wrong_view_on_one_rank),
+RUN(MPI_THREAD_SINGLE, CASE(wrong_arguments), CASE(uncommitted_types), CASE(no_communicator), CASE(parts_of_elements),
+    CASE(wrong_views), CASE(forbidden_file_types), CASE(overlapping_file_types), CASE(overlapping_reads), CASE(a_wrong_view_on_one_rank),
     CASE(a_wrong_argument_on_one_rank), CASE(ranks_that_differ), CASE(split_collectives_out_of_order),
     CASE(freed_handles), CASE(absurd_hints), CASE(impossible_names), CASE(directories), CASE(a_name_that_differs))

@@ -72,6 +72,8 @@ static void external32(void) {
     EXTERNAL_OF(MPI_INT, int, 4, 1, 0x01020304, -2);
     EXTERNAL_OF(MPI_SHORT, short, 2, 1, 0x0102, -3);
     EXTERNAL_OF(MPI_LONG_LONG, long long, 8, 1, 0x0102030405060708, -4);
+    EXTERNAL_OF(MPI_LONG, long, 4, 1, 0x01020304, -5);
+    EXTERNAL_OF(MPI_UNSIGNED_LONG, unsigned long, 4, 1, 0x01020304);
     EXTERNAL_OF(MPI_FLOAT, float, 4, 1.0f, -0.375f, 3e30f);
     EXTERNAL_OF(MPI_DOUBLE, double, 8, 1.0, -0.375, 1e300);
     EXTERNAL_OF(MPI_CHAR, char, 1, 'a', 'b', 'c', 'd', 'e');

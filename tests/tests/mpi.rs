@@ -130,6 +130,25 @@ fn hdf5_and_netcdf_under_weft_run() {
     assert!(dumped.contains(":title = \"weft\"") && dumped.contains(" 3039 ;"), "{dumped}");
 }
 
+/// The MPI of Debian's MPICH drops the texts of errors: process 0 prints the text of a failed open, once.
+#[test]
+fn a_failed_open_says_why_once_where_the_mpi_cannot() {
+    if is_own() || !Mpi::DebianMpich.is_met() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    let mount = cluster.mount();
+    std::fs::create_dir(mount.join("dir")).expect("a directory in the mount");
+    for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
+        let mut job = Job::new(mpi, "bad", &Place::Below(&cluster, &mount.join("dir")));
+        job.arguments(["directories"]);
+        let ended = job.run();
+        let told = ended.said.lines().filter(|line| line.starts_with("weft-mpi: MPI_File_open of "));
+        let expected = if mpi == Mpi::DebianMpich { 2 } else { 0 };
+        assert_eq!(told.filter(|line| line.contains("directory")).count(), expected, "{}", ended.said);
+    }
+}
+
 /// A path below a mount is a file of Weft, too.
 #[test]
 fn a_mount_is_taken_natively() {

@@ -42,6 +42,8 @@ pub struct View {
     first: u64,
     /// Distance from one instance to the next.
     stride_bytes: u64,
+    /// Whether the same byte of the file may be seen more than once.
+    overlaps: bool,
 }
 
 /// Why a view, or a request in it, is not valid.
@@ -61,6 +63,9 @@ pub enum ViewError {
     /// The bytes of the filetype are not in ascending order, or overlap.
     #[error("a filetype whose bytes are not in ascending order or overlap; order its blocks by displacement")]
     NotAscending,
+    /// A block of the filetype, or of its next instance, begins before the previous block does.
+    #[error("a filetype whose blocks do not begin in ascending order; order them by displacement")]
+    Descending,
     /// An instance of the filetype begins before the previous one ends.
     #[error(
         "a filetype that reaches over {span_bytes} bytes with an extent of {extent_bytes}: it would overlap its \
@@ -86,23 +91,53 @@ impl View {
     /// The view of the instances of `filetype` from `displacement` (in bytes) on. The bytes of the filetype
     /// must be in ascending order and not overlap, within an instance and with the next one.
     pub fn new(displacement: u64, filetype: Datatype) -> Result<View, ViewError> {
-        let tile = filetype.pattern().clone();
-        let (lowest, span_bytes) = filetype.true_extent();
+        let view = View::at(displacement, &filetype)?;
+        if !view.tile.is_ascending() {
+            return Err(ViewError::NotAscending);
+        }
+        let (extent_bytes, (_, span_bytes)) = (filetype.extent_bytes(), filetype.true_extent());
+        if u64::try_from(extent_bytes).is_ok_and(|stride_bytes| stride_bytes >= span_bytes) {
+            Ok(view)
+        } else {
+            Err(ViewError::Overlapping { span_bytes, extent_bytes })
+        }
+    }
+
+    /// The view of a file that is only read: blocks may overlap, within an instance and with the next one. They
+    /// must begin in ascending order within an instance (MPI 4.0, section 14.3).
+    pub fn for_reading(displacement: u64, filetype: Datatype) -> Result<View, ViewError> {
+        match View::new(displacement, filetype.clone()) {
+            Err(ViewError::NotAscending | ViewError::Overlapping { .. }) => {}
+            decided => return decided,
+        }
+        let (extent_bytes, (_, span_bytes)) = (filetype.extent_bytes(), filetype.true_extent());
+        if extent_bytes <= 0 {
+            return Err(ViewError::Overlapping { span_bytes, extent_bytes });
+        }
+        let view = View { overlaps: true, ..View::at(displacement, &filetype)? };
+        if view.tile.regions().extents().is_sorted_by_key(|extent| extent.offset) {
+            Ok(view)
+        } else {
+            Err(ViewError::Descending)
+        }
+    }
+
+    /// The instances of a filetype, whatever their order. The stride of a negative extent is 0.
+    fn at(displacement: u64, filetype: &Datatype) -> Result<View, ViewError> {
+        let (lowest, _) = filetype.true_extent();
         if filetype.size_bytes() == 0 {
             return Err(ViewError::Empty);
         }
         let first = displacement.checked_add_signed(lowest).filter(|first| *first < OFFSET_LIMIT);
         let first = first.ok_or(ViewError::Displaced { displacement, lowest })?;
-        if !tile.is_ascending() {
-            return Err(ViewError::NotAscending);
-        }
-        let extent_bytes = filetype.extent_bytes();
-        match u64::try_from(extent_bytes) {
-            Ok(stride_bytes) if stride_bytes >= span_bytes => {
-                Ok(View { displacement, tile, first, stride_bytes })
-            }
-            _ => Err(ViewError::Overlapping { span_bytes, extent_bytes }),
-        }
+        let stride_bytes = u64::try_from(filetype.extent_bytes()).unwrap_or(0);
+        Ok(View { displacement, tile: filetype.pattern().clone(), first, stride_bytes, overlaps: false })
+    }
+
+    /// Whether the view may show the same byte of the file more than once, as only
+    /// [`View::for_reading`] allows.
+    pub fn overlaps(&self) -> bool {
+        self.overlaps
     }
 
     /// The offset of the view in the file, in bytes.
@@ -119,11 +154,30 @@ impl View {
         (offset < OFFSET_LIMIT).then_some(offset)
     }
 
-    /// The size of the view of a file of `file_bytes` bytes.
+    /// The size of the view of a file of `file_bytes` bytes. If the view overlaps itself: how many of its bytes
+    /// come before the first one that is beyond the end of the file.
     pub fn view_size(&self, file_bytes: u64) -> u64 {
         let after_first = file_bytes.saturating_sub(self.first);
+        if self.overlaps {
+            return self.overlapping_size(after_first);
+        }
         let in_last_tile = bytes_below(self.tile.regions(), after_first % self.stride_bytes);
         after_first / self.stride_bytes * self.tile.total_bytes() + in_last_tile
+    }
+
+    fn overlapping_size(&self, after_first: u64) -> u64 {
+        let tile = self.tile.regions();
+        let span_bytes = self.tile.span_bytes();
+        let whole = after_first.checked_sub(span_bytes).map_or(0, |rest| rest / self.stride_bytes + 1);
+        let limit = after_first.saturating_sub(whole * self.stride_bytes);
+        let mut below = whole * self.tile.total_bytes();
+        for extent in tile.extents() {
+            below += limit.saturating_sub(extent.offset).min(extent.bytes);
+            if extent.end() > limit {
+                break;
+            }
+        }
+        below
     }
 
     /// The file regions of `bytes` bytes at `position` of the view: the end of one instance of the filetype,
@@ -135,8 +189,17 @@ impl View {
         }
         let out_of_range = ViewError::OutOfRange { position, bytes };
         let last = position.checked_add(bytes - 1).ok_or(out_of_range)?;
-        self.file_offset(last).ok_or(out_of_range)?;
         let tile_bytes = self.tile.total_bytes();
+        let is_in_range = if self.overlaps {
+            // The last byte of the request need not be the highest one.
+            let last_tile = (last / tile_bytes).checked_mul(self.stride_bytes);
+            let begin = last_tile.and_then(|start| start.checked_add(self.first));
+            let end = begin.and_then(|begin| begin.checked_add(self.tile.span_bytes()));
+            end.is_some_and(|end| end <= OFFSET_LIMIT)
+        } else {
+            self.file_offset(last).is_some()
+        };
+        is_in_range.then_some(()).ok_or(out_of_range)?;
         let (first_tile, start) = (position / tile_bytes, position % tile_bytes);
         let offset = self.first + first_tile * self.stride_bytes;
         let (count, stride_bytes) = (last / tile_bytes - first_tile + 1, self.stride_bytes as i64);
@@ -158,6 +221,7 @@ impl From<Partition> for View {
             tile: group,
             first: partition.offset(),
             stride_bytes: partition.stride_bytes(),
+            overlaps: false,
         }
     }
 }

@@ -52,10 +52,11 @@ fn exchange(hints: &Hints, direction: Direction) -> Exchange {
     }
 }
 
-/// Whether processes have to tell each other what they access; from what is the same in all of them.
-fn needs_agreement(exchange: Exchange, processes: usize, is_atomic: bool, is_fine: bool) -> bool {
+/// Whether processes have to tell each other what they access; from what is the same in all of them. `is_single`:
+/// each process accesses the file by itself anyway, in atomic mode or where a view overlaps itself.
+fn needs_agreement(exchange: Exchange, processes: usize, is_single: bool, is_fine: bool) -> bool {
     match exchange {
-        _ if processes == 1 || is_atomic => false,
+        _ if processes == 1 || is_single => false,
         Exchange::Never => false,
         Exchange::IfFaster => is_fine,
         Exchange::Always => true,
@@ -70,7 +71,11 @@ fn needs_agreement(exchange: Exchange, processes: usize, is_atomic: bool, is_fin
 pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) -> Result<u64> {
     let hints = lock(&file.hints).clone();
     let exchange = exchange(&hints, direction);
-    if !needs_agreement(exchange, file.size, file.is_atomic(), file.view().is_fine) {
+    let (is_fine, overlaps) = {
+        let view = file.view();
+        (view.is_fine, view.overlaps)
+    };
+    if !needs_agreement(exchange, file.size, file.is_atomic() || overlaps, is_fine) {
         if file.rank == 0 && (hints.explain || report::is_on()) {
             let path = &file.place.path;
             report::say(&format!(

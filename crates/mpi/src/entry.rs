@@ -171,6 +171,7 @@ entry! { "MPI_File_open", (comm, name, amode, info, to) {
             // The Fortran bindings convert the handle also where there is none.
             // SAFETY: as above.
             unsafe { ptr::write(to as *mut usize, mpi.handles.file_null.0) };
+            open::say_if_lost(mpi, &asked, &error);
             Some(mpi.raise(mpi.handles.file_null.0, &error))
         }
     }

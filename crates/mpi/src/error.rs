@@ -22,6 +22,8 @@ pub enum Class {
     Arg = 1,
     /// A count is negative or too large.
     Count,
+    /// No communicator.
+    Comm,
     /// A datatype cannot be used here.
     Type,
     /// No open file.
@@ -65,9 +67,10 @@ pub enum Class {
 }
 
 impl Class {
-    const ALL: [Class; 22] = [
+    const ALL: [Class; 23] = [
         Class::Arg,
         Class::Count,
+        Class::Comm,
         Class::Type,
         Class::File,
         Class::NotSame,
@@ -100,6 +103,7 @@ impl Class {
         match self {
             Class::Arg => numbers.err_arg,
             Class::Count => numbers.err_count,
+            Class::Comm => numbers.err_comm,
             Class::Type => numbers.err_type,
             Class::File => numbers.err_file,
             Class::NotSame => numbers.err_not_same,

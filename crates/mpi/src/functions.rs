@@ -81,6 +81,7 @@ functions! {
     comm_set_attr "PMPI_Comm_set_attr" (Handle, c_int, *mut c_void);
     comm_get_attr "PMPI_Comm_get_attr" (Handle, c_int, *mut *mut c_void, *mut c_int);
     comm_split "PMPI_Comm_split" (Handle, c_int, c_int, *mut Handle);
+    comm_set_errhandler "PMPI_Comm_set_errhandler" (Handle, Handle);
 
     ibarrier "PMPI_Ibarrier" (Handle, *mut Handle);
     ibcast "PMPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);
@@ -108,11 +109,11 @@ functions! {
         (CopyAttribute, DeleteAttribute, *mut c_int, *mut c_void);
     type_set_attr "PMPI_Type_set_attr" (Handle, c_int, *mut c_void);
     type_get_attr "PMPI_Type_get_attr" (Handle, c_int, *mut *mut c_void, *mut c_int);
+    pack "PMPI_Pack" (*const c_void, c_int, Handle, *mut c_void, c_int, *mut c_int, Handle);
     pack_external "PMPI_Pack_external"
         (*const c_char, *const c_void, c_int, Handle, *mut c_void, isize, *mut isize);
     unpack_external "PMPI_Unpack_external"
         (*const c_char, *const c_void, isize, *mut isize, *mut c_void, c_int, Handle);
-    pack_external_size "PMPI_Pack_external_size" (*const c_char, c_int, Handle, *mut isize);
 
     status_set_elements "PMPI_Status_set_elements_x" (*mut c_void, Handle, i64);
     status_set_cancelled "PMPI_Status_set_cancelled" (*mut c_void, c_int);

@@ -193,15 +193,18 @@ impl Hints {
             "cb_buffer_size" => self.cb_buffer_bytes = buffer()?,
             "ind_rd_buffer_size" => self.sieve_bytes = buffer()?,
             "ind_wr_buffer_size" => drop(bytes()?),
-            "striping_factor" => self.server_count = Some(value.parse().ok().filter(|count| *count > 0)?),
+            "striping_factor" => {
+                self.server_count = Some(at_most_u16(value.parse().ok().filter(|count| *count > 0)?))
+            }
             "striping_unit" => self.strip_bytes = strip(bytes()?),
-            "start_iodevice" => self.first_server = Some(value.parse().ok()?),
+            "start_iodevice" => self.first_server = Some(at_most_u16(value.parse().ok()?)),
             _ => {}
         }
         Some(())
     }
 
-    /// The layout of a new file, where anything is wished; `server_count` is the cluster's.
+    /// The layout of a new file, if any hint is about it. Hints are advice: a larger count is cut to the
+    /// `server_count` I/O servers of the cluster, and the first server is taken modulo that number.
     pub fn layout_wish(&self, server_count: usize) -> Option<LayoutWish> {
         if (self.server_count, self.strip_bytes, self.first_server) == (None, None, None) {
             return None;
@@ -277,6 +280,11 @@ impl Hints {
         hints.set_all(entries_of(text));
         hints
     }
+}
+
+/// The nearest number of servers that fits a layout.
+fn at_most_u16(count: u64) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
 }
 
 /// The nearest strip size that is allowed.
@@ -355,7 +363,8 @@ mod tests {
             ("cb_nodes", "-4"),
             ("cb_buffer_size", "much"),
             ("romio_cb_read", "perhaps"),
-            ("striping_factor", "99999999999"),
+            ("striping_factor", "0"),
+            ("start_iodevice", "-1"),
             ("striping_unit", "0"),
         ] {
             let mut hints = Hints::default();
@@ -378,6 +387,10 @@ mod tests {
         hints.set("start_iodevice", "5").unwrap();
         let wish = hints.layout_wish(4).unwrap();
         assert_eq!((wish.strip_bytes, wish.server_count, wish.first_server_plus_1), (8192, 4, 2));
+        hints.set("striping_factor", "99999999999").unwrap();
+        hints.set("start_iodevice", "99999999999").unwrap();
+        let wish = hints.layout_wish(4).unwrap();
+        assert_eq!((wish.server_count, wish.first_server_plus_1), (4, 65535 % 4 + 1));
         assert_eq!(Hints::default().layout_wish(4), None);
     }
 

@@ -124,7 +124,7 @@ impl Mpi {
         unsafe { (self.f.iprobe)(rank as c_int, 0, comm, &mut is_there, ignored) };
     }
 
-    /// A communicator of this process alone that the program does not know. It stays.
+    /// A communicator of this process alone that the program does not know. It stays. Its errors are returned.
     pub fn own_comm(&self) -> Result<Handle> {
         static OWN: OnceLock<Handle> = OnceLock::new();
         let _turn = turn();
@@ -135,7 +135,27 @@ impl Mpi {
         // SAFETY: it is written.
         let code = unsafe { (self.f.comm_split)(self.handles.comm_self, 0, 0, &mut own) };
         self.check("MPI_Comm_split", code)?;
+        // SAFETY: the communicator was made above; the handler is a predefined one.
+        let code = unsafe { (self.f.comm_set_errhandler)(own, self.handles.errors_return) };
+        self.check("MPI_Comm_set_errhandler", code)?;
         Ok(*OWN.get_or_init(|| own))
+    }
+
+    /// Checks that a datatype is committed. MPI has no call that says so; packing nothing of it fails if it is
+    /// not. An MPI that was built without checks of arguments takes it for committed.
+    ///
+    /// # Errors
+    /// [`Class::Type`].
+    pub fn check_committed(&self, datatype: Handle) -> Result<()> {
+        let own = self.own_comm()?;
+        let (nothing, mut room, mut position) = (0u64, 0u64, 0);
+        let (from, to) = (ptr::from_ref(&nothing).cast(), ptr::from_mut(&mut room).cast());
+        // SAFETY: no element is packed; the position is written.
+        let code = unsafe { (self.f.pack)(from, 0, datatype, to, 8, &mut position, own) };
+        if code == 0 {
+            return Ok(());
+        }
+        Err(MpiError::new(Class::Type, "a datatype that is not committed; call MPI_Type_commit first"))
     }
 
     /// Gives a communicator back.

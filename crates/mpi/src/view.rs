@@ -31,6 +31,9 @@ pub struct FileView {
     pub seen: Seen,
     /// Whether the pieces of any process are so small that an exchange could pay. Agreed when the view is set.
     pub is_fine: bool,
+    /// Whether the view of any process overlaps itself. Agreed when the view is set. An exchange needs pieces in
+    /// ascending order, so collective reads of such views use list I/O.
+    pub overlaps: bool,
 }
 
 /// Which bytes a view shows.
@@ -59,6 +62,7 @@ impl FileView {
             datarep: c"native",
             seen: Seen::All,
             is_fine: false,
+            overlaps: false,
         })
     }
 
@@ -117,6 +121,11 @@ impl FileView {
 }
 
 impl Seen {
+    /// Whether the same byte of the file is seen more than once.
+    pub fn overlaps(&self) -> bool {
+        matches!(self, Seen::Part(view) if view.overlaps())
+    }
+
     /// Whether the pieces of a filetype are so small that an exchange could pay.
     pub fn is_fine(&self, filetype: &Datatype) -> Result<bool> {
         match self {
@@ -127,8 +136,8 @@ impl Seen {
         }
     }
 
-    /// What a filetype shows from a displacement on.
-    pub fn through(filetype: &Datatype, displacement: u64) -> Result<Seen> {
+    /// What a filetype shows from a displacement on. It may overlap itself if the file is only read (MPI 4.0, 14.3).
+    pub fn through(filetype: &Datatype, displacement: u64, is_only_read: bool) -> Result<Seen> {
         let all_bytes = filetype.size_bytes();
         if all_bytes == 0 {
             return Ok(Seen::Nothing);
@@ -139,7 +148,11 @@ impl Seen {
         if is_whole {
             return Ok(Seen::All);
         }
-        match View::new(displacement, filetype.clone()) {
+        let view = match is_only_read {
+            true => View::for_reading(displacement, filetype.clone()),
+            false => View::new(displacement, filetype.clone()),
+        };
+        match view {
             Ok(view) => Ok(Seen::Part(view)),
             Err(ViewError::Overlapping { span_bytes, .. }) => {
                 let span_bytes = i64::try_from(span_bytes).unwrap_or(i64::MAX);
@@ -173,7 +186,9 @@ mod tests {
         let rows = Datatype::vector(8, 2, 4, &int).unwrap();
         let both = Datatype::structure(&[(0, 1, &header), (480, 1, &rows)]).unwrap();
         let short = Datatype::resized(0, 128, &both).unwrap();
-        let Seen::Once(view, bytes) = Seen::through(&short, 10).unwrap() else { panic!("it is seen again") };
+        let Seen::Once(view, bytes) = Seen::through(&short, 10, false).unwrap() else {
+            panic!("it is seen again")
+        };
         assert_eq!(bytes, 100 + 64);
         assert_eq!(view.file_offset(100), Some(10 + 480));
     }
@@ -181,10 +196,10 @@ mod tests {
     #[test]
     fn a_filetype_without_gaps_shows_all_and_one_without_bytes_nothing() {
         let int = Datatype::bytes(4).unwrap();
-        assert!(matches!(Seen::through(&int, 0), Ok(Seen::All)));
-        assert!(matches!(Seen::through(&Datatype::contiguous(5, &int).unwrap(), 3), Ok(Seen::All)));
-        assert!(matches!(Seen::through(&Datatype::bytes(0).unwrap(), 3), Ok(Seen::Nothing)));
+        assert!(matches!(Seen::through(&int, 0, false), Ok(Seen::All)));
+        assert!(matches!(Seen::through(&Datatype::contiguous(5, &int).unwrap(), 3, false), Ok(Seen::All)));
+        assert!(matches!(Seen::through(&Datatype::bytes(0).unwrap(), 3, false), Ok(Seen::Nothing)));
         let gaps = Datatype::resized(0, 12, &int).unwrap();
-        assert!(matches!(Seen::through(&gaps, 0), Ok(Seen::Part(_))));
+        assert!(matches!(Seen::through(&gaps, 0, false), Ok(Seen::Part(_))));
     }
 }

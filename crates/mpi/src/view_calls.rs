@@ -37,16 +37,17 @@ pub fn set_view(file: &MpiFile, asked: &Asked) -> Result<()> {
     let flags = [
         file.has_moved_shared.load(Ordering::Acquire),
         view.as_ref().is_ok_and(|view| view.is_fine),
+        view.as_ref().is_ok_and(|view| view.overlaps),
         file.rank == 0 && crate::settings::changes(file, asked.info),
     ];
     let result = view.as_ref().map(|_| ()).map_err(Clone::clone);
     let what = "MPI_File_set_view, data representation or etype,";
-    let [has_moved, is_fine, has_hints] = file.agree_on(result, flags, what, &arguments)?;
+    let [has_moved, is_fine, overlaps, has_hints] = file.agree_on(result, flags, what, &arguments)?;
     if has_hints {
         crate::settings::set_info(file, asked.info)?;
     }
     let mut view = view?;
-    view.is_fine = is_fine;
+    (view.is_fine, view.overlaps) = (is_fine, overlaps);
     file.replace_view(view);
     *lock(&file.position) = 0;
     crate::pointers::reset_shared(file, has_moved)
@@ -88,15 +89,29 @@ fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
     };
     let read = |handle| match representation {
         Representation::Native => datatype_of(mpi, handle),
-        Representation::External32 => external_datatype_of(mpi, handle),
+        // The first call checks that the type can be used at all.
+        Representation::External32 => {
+            datatype_of(mpi, handle).and_then(|_| external_datatype_of(mpi, handle))
+        }
     };
     let (etype, filetype) = (read(asked.etype)?, read(asked.filetype)?);
     check_types(&etype, &filetype)?;
-    let seen = Seen::through(&filetype, displacement as u64)?;
-    let is_fine = seen.is_fine(&filetype)?;
+    let seen = Seen::through(&filetype, displacement as u64, file.has_mode(mpi.numbers().mode_rdonly))?;
+    let (is_fine, overlaps) = (seen.is_fine(&filetype)?, seen.overlaps());
     let etype_bytes = etype.size_bytes();
     let (etype, filetype) = (keep_handle(mpi, asked.etype)?, keep_handle(mpi, asked.filetype)?);
-    Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, seen, is_fine })
+    Ok(FileView {
+        mpi,
+        displacement,
+        etype,
+        filetype,
+        etype_bytes,
+        representation,
+        datarep,
+        seen,
+        is_fine,
+        overlaps,
+    })
 }
 
 fn check_types(etype: &Datatype, filetype: &Datatype) -> Result<()> {

@@ -78,6 +78,30 @@ proptest! {
     }
 
     #[test]
+    fn a_view_for_reading_may_overlap_itself(
+        blocks in vec((0i64..12, 1u64..9), 1..6), room in -30i64..20, displacement in 0u64..50, file_bytes in 0u64..400,
+    ) {
+        let byte = Datatype::bytes(1).unwrap();
+        let mut at = 0;
+        let places: Vec<(i64, u64)> = blocks.iter().map(|(step, bytes)| { at += step; (at, *bytes) }).collect();
+        let plain = Datatype::hindexed(&places, &byte).unwrap();
+        let filetype = Datatype::resized(0, (at + 9 + room).max(1), &plain).unwrap();
+        let view = View::for_reading(displacement, filetype.clone()).unwrap();
+        prop_assert_eq!(view.overlaps(), View::new(displacement, filetype.clone()).is_err());
+        let one: Vec<u64> = places.iter().flat_map(|(at, bytes)| *at as u64..*at as u64 + bytes).collect();
+        let stride = filetype.extent_bytes() as u64;
+        let model: Vec<u64> = (0..500u64)
+            .flat_map(|tile| one.iter().map(move |byte| displacement + tile * stride + byte))
+            .take(600)
+            .collect();
+        let (start, bytes) = (model.len() / 3, model.len() / 2);
+        let regions = view.regions(start as u64, bytes as u64).unwrap();
+        prop_assert_eq!(bytes_of(&regions), &model[start..start + bytes]);
+        let below = model.iter().take_while(|byte| **byte < file_bytes).count();
+        prop_assert!(below == model.len() || view.view_size(file_bytes) == below as u64);
+    }
+
+    #[test]
     fn a_partition_is_a_view(
         offset in 0u64..100, group_bytes in 1u64..20, gap in 0u64..20, position in 0u64..500, bytes in 0u64..500,
     ) {
@@ -135,6 +159,12 @@ fn refuses_what_is_no_view() {
         let roomy = Datatype::resized(0, 1 << 20, &back.unwrap()).unwrap();
         assert_eq!(View::new(1 << 20, roomy), Err(ViewError::NotAscending));
     }
+    let falling = Datatype::hindexed(&[(8, 1), (0, 1)], &int).unwrap();
+    assert_eq!(View::for_reading(0, falling), Err(ViewError::Descending));
+    let standing = ViewError::Overlapping { span_bytes: 4, extent_bytes: 0 };
+    assert_eq!(View::for_reading(0, resized(0, 0)), Err(standing));
+    assert!(View::for_reading(0, resized(0, 3)).unwrap().regions(1 << 61, 1).is_ok());
+    assert!(View::for_reading(0, resized(0, 3)).unwrap().regions(u64::MAX - 8, 2).is_err());
     let overlapping = ViewError::Overlapping { span_bytes: 4, extent_bytes: 3 };
     assert_eq!(View::new(0, resized(0, 3)), Err(overlapping));
     assert!(View::new(0, resized(-7, 4)).is_ok());

@@ -35,6 +35,7 @@ macro_rules! numbers {
 }
 
 numbers! {
+    err_comm "MPI_ERR_COMM";
     err_type "MPI_ERR_TYPE";
     err_count "MPI_ERR_COUNT";
     err_arg "MPI_ERR_ARG";
@@ -130,6 +131,7 @@ macro_rules! predefined {
 }
 
 predefined! {
+    comm_null "MPI_COMM_NULL";
     comm_self "MPI_COMM_SELF";
     datatype_null "MPI_DATATYPE_NULL";
     byte "MPI_BYTE";

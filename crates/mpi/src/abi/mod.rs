@@ -38,7 +38,7 @@ mod tests {
     fn handles_that_are_addresses_are_looked_up_and_a_missing_one_is_named() {
         assert_eq!(MPICH.predefined.find(|_| None).unwrap().byte, Handle(0x4c00_010d));
         assert_eq!(OPEN_MPI.predefined.find(|_| Some(7)).unwrap().byte, Handle(7));
-        assert_eq!(OPEN_MPI.predefined.find(|_| None).unwrap_err(), c"ompi_mpi_comm_self");
+        assert_eq!(OPEN_MPI.predefined.find(|_| None).unwrap_err(), c"ompi_mpi_comm_null");
     }
 
     #[test]

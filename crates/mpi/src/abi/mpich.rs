@@ -11,6 +11,7 @@ pub const MPICH: Abi = Abi {
     status_ignore: 1,
     in_place: usize::MAX,
     numbers: Numbers {
+        err_comm: 5,
         err_type: 3,
         err_count: 2,
         err_arg: 12,
@@ -69,6 +70,7 @@ pub const MPICH: Abi = Abi {
         max_error_string_bytes: 512,
     },
     predefined: Predefineds {
+        comm_null: Predefined::Number(0x400_0000),
         comm_self: Predefined::Number(0x4400_0001),
         datatype_null: Predefined::Number(0xc000000),
         byte: Predefined::Number(0x4c00_010d),

@@ -11,6 +11,7 @@ pub const OPEN_MPI: Abi = Abi {
     status_ignore: 0,
     in_place: 1,
     numbers: Numbers {
+        err_comm: 5,
         err_type: 3,
         err_count: 2,
         err_arg: 13,
@@ -69,6 +70,7 @@ pub const OPEN_MPI: Abi = Abi {
         max_error_string_bytes: 256,
     },
     predefined: Predefineds {
+        comm_null: Predefined::Symbol(c"ompi_mpi_comm_null"),
         comm_self: Predefined::Symbol(c"ompi_mpi_comm_self"),
         datatype_null: Predefined::Symbol(c"ompi_mpi_datatype_null"),
         byte: Predefined::Symbol(c"ompi_mpi_byte"),

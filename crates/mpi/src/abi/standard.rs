@@ -11,6 +11,7 @@ pub const STANDARD: Abi = Abi {
     status_ignore: 0,
     in_place: 1,
     numbers: Numbers {
+        err_comm: 5,
         err_type: 3,
         err_count: 2,
         err_arg: 13,
@@ -69,6 +70,7 @@ pub const STANDARD: Abi = Abi {
         max_error_string_bytes: 512,
     },
     predefined: Predefineds {
+        comm_null: Predefined::Number(0x100),
         comm_self: Predefined::Number(0x102),
         datatype_null: Predefined::Number(0x200),
         byte: Predefined::Number(0x247),
