@@ -269,7 +269,7 @@ fn what_was_on_a_replaced_server_is_an_error_and_the_rest_goes_on() {
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
     };
     let said = check();
-    assert_eq!(said.matches("has lost the data that io1 had of it").count(), 1 + 8 - whole, "{said}");
+    assert_eq!(said.matches("has lost data on io1").count(), 1 + 8 - whole, "{said}");
     assert_eq!(read(&client, "/first").expect_err("half of it is lost").status(), Some(Status::Lost));
     // New files are as ever, and lost ones can be removed or begun anew.
     write(&client, "/new", &bytes(3, 6));

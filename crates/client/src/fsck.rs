@@ -1,5 +1,6 @@
 //! Checks and backups of the whole file system, done by the metadata server.
 
+use weft_wire::Added;
 use weft_wire::messages::{BackupReply, BackupRequest, CheckReply, CheckRequest, TreatReply, TreatRequest};
 
 use crate::batch;
@@ -13,9 +14,11 @@ impl Client {
         batch::ask(&self.inner, self.inner.meta(), &request)
     }
 
-    /// Has one finding of a finished check repaired, if it still holds; the reply comes when that is durable.
-    pub fn treat(&self, check: u64, finding: u32) -> Result<TreatReply> {
-        let request = TreatRequest { caller: self.caller().clone(), check, finding };
+    /// Has one finding of a finished check repaired, if it still holds; the reply comes when that is durable. A finding that data
+    /// is lost is left, unless `accept_loss`.
+    pub fn treat(&self, check: u64, finding: u32, accept_loss: bool) -> Result<TreatReply> {
+        let (caller, accept_loss) = (self.caller().clone(), Added(accept_loss));
+        let request = TreatRequest { caller, check, finding, accept_loss };
         batch::ask(&self.inner, self.inner.meta(), &request)
     }
 

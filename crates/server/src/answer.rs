@@ -101,7 +101,7 @@ impl From<StorageError> for Refusal {
     fn from(error: StorageError) -> Refusal {
         let status = match error.errno() {
             _ if error.is_full() => Status::NoSpace,
-            _ if matches!(error, StorageError::Lost { .. }) => Status::Lost,
+            _ if error.is_loss() => Status::Lost,
             _ if matches!(error, StorageError::Damaged { .. }) => Status::Damaged,
             libc::EFBIG => Status::FileTooBig,
             libc::EROFS => Status::ReadOnly,

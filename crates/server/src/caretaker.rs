@@ -19,6 +19,7 @@ use crate::log;
 use crate::scrub_desk::Progress;
 use crate::shared::Shared;
 use crate::stop::StopFlag;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::sums::{Damage, DamageKind, Scrubbed, SettleWhen};
-use weft_storage::{DataFiles, Disk, ObjectInfo};
+use weft_storage::{DataFiles, Disk, ObjectInfo, StorageError};
 use weft_wire::messages::{ScrubFinding, scrub_found};
 
 /// Between two rounds.
@@ -35,6 +36,14 @@ const ROUND: Duration = Duration::from_millis(500);
 const SCRUB_ROUND: Duration = Duration::from_secs(1);
 /// What is written all the time is settled this often.
 const DIRTY_MAX: Duration = Duration::from_secs(60);
+/// What was synced gets checksums after so long without a change: soon, and not while a program writes and syncs by turns, which
+/// would have to make them void each time.
+const SYNCED_IDLE: Duration = Duration::from_secs(1);
+/// How long checksums are made when the server stops, and of how much data of one file at most.
+const STOP_SETTLES: Duration = Duration::from_secs(3);
+const STOP_BYTES_MAX: u64 = 256 << 20;
+/// Data files that a scrub has missed and that are kept.
+const MISSING_MAX: usize = 4096;
 /// How fast the settler reads.
 const SETTLE_BYTES_PER_S: u64 = 256 << 20;
 /// Storage that has never been scrubbed is so long after it first was under this care.
@@ -179,7 +188,8 @@ impl<D: Disk> Caretaker<D> {
     async fn run(mut self) {
         let idle = Duration::from_secs(self.setup.settle_s);
         while !self.setup.stop.is_stopped() {
-            self.settle(SettleWhen { idle, dirty: DIRTY_MAX.max(idle) }).await;
+            let (dirty, synced) = (DIRTY_MAX.max(idle), SYNCED_IDLE.min(idle));
+            self.settle(SettleWhen { idle, dirty, synced, bytes_max: u64::MAX }).await;
             self.tell_damage();
             self.begin_or_end().await;
             if self.scrub.is_some() {
@@ -215,6 +225,7 @@ impl<D: Disk> Caretaker<D> {
     fn tell_damage(&self) {
         for damage in self.setup.files.take_damage() {
             let Damage { ino, offset, bytes, .. } = damage;
+            self.note_lost(ino, damage.kind);
             let name = &self.setup.shared.name;
             match damage.kind {
                 DamageKind::Data => log::warning!(
@@ -230,6 +241,20 @@ impl<D: Disk> Caretaker<D> {
                     "inode {ino}: checksums are damaged, of data from {offset} on; the data may be sound"
                 ),
                 DamageKind::NoSums => log::warning!(name, "inode {ino}: its checksums are gone"),
+                DamageKind::Missing => log::warning!(name, "inode {ino}: its data file is missing"),
+                DamageKind::Foreign => log::warning!(
+                    name,
+                    "inode {ino}: its data file has the checksums of another inode: they were swapped"
+                ),
+            }
+        }
+    }
+
+    fn note_lost(&self, ino: u64, kind: DamageKind) {
+        if !matches!(kind, DamageKind::Sums | DamageKind::NoSums) {
+            let mut book = self.setup.shared.scrub.book();
+            if book.lost.len() < FINDINGS_MAX {
+                book.lost.insert(ino);
             }
         }
     }
@@ -251,6 +276,7 @@ impl<D: Disk> Caretaker<D> {
             ("scrub_bytes", book.progress.bytes),
             ("scrub_found", book.found),
             ("scrub_finished_s", book.whole_ended_s),
+            ("lost_files", book.lost.len() as u64),
         ] {
             counters.gauge(name).store(value, Ordering::Relaxed);
         }
@@ -268,7 +294,7 @@ impl<D: Disk> Caretaker<D> {
         let usual = self.setup.scrub_bytes_per_s;
         if let Some(bytes_per_s) = wanted {
             // What was just written is scrubbed, too.
-            self.settle(SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO }).await;
+            self.settle(SettleWhen::NOW).await;
             (self.state.begun_s, self.state.cursor) = (unix_s(), 0);
             self.begin(if bytes_per_s == 0 { usual } else { bytes_per_s });
         } else if self.scrub.is_none()
@@ -288,6 +314,13 @@ impl<D: Disk> Caretaker<D> {
             book.number += 1;
             book.progress = Progress { begun_s: self.state.begun_s, ..Progress::default() };
             book.is_running = true;
+            book.missing.clear();
+            // What the scrub finds damaged comes back.
+            let lost = std::mem::take(&mut book.lost);
+            drop(book);
+            let is_lost = |ino: &u64| self.setup.files.has_lost(*ino).unwrap_or(true);
+            let lost = lost.into_iter().filter(is_lost);
+            self.setup.shared.scrub.book().lost = lost.collect();
         }
         let cursor = (self.state.cursor != 0).then_some(self.state.cursor);
         self.scrub = Some(Scrub { bytes_per_s, cursor, page: Vec::new(), saved: Instant::now() });
@@ -364,14 +397,20 @@ impl<D: Disk> Caretaker<D> {
         book.progress.files += 1;
         book.progress.bytes += scrubbed.bytes;
         book.progress.adopted_blocks += scrubbed.adopted_blocks;
+        book.progress.readopted_blocks += scrubbed.readopted_blocks;
         let kind = |kind: DamageKind| match kind {
             DamageKind::Data => scrub_found::DATA,
             DamageKind::Short => scrub_found::SHORT,
             DamageKind::Sums => scrub_found::SUMS,
             DamageKind::NoSums => scrub_found::NO_SUMS,
+            DamageKind::Missing => scrub_found::MISSING,
+            DamageKind::Foreign => scrub_found::FOREIGN,
         };
         for Damage { offset, bytes, kind: what, .. } in scrubbed.findings(ino) {
             book.found += 1;
+            if !matches!(what, DamageKind::Sums | DamageKind::NoSums) && book.lost.len() < FINDINGS_MAX {
+                book.lost.insert(ino);
+            }
             if book.findings.len() < FINDINGS_MAX {
                 book.findings.push(ScrubFinding { ino, offset, bytes, kind: kind(what) });
             }
@@ -387,16 +426,21 @@ impl<D: Disk> Caretaker<D> {
 
     /// All data files are scrubbed.
     fn finish(&mut self) {
-        let mut cursor = None;
-        loop {
-            match self.setup.files.remove_stray_sums(cursor, FILES_PER_PAGE) {
-                Ok(Some(next)) => cursor = Some(next),
-                Ok(None) => break,
-                Err(error) => {
-                    self.failed(&error.to_string());
-                    break;
-                }
+        let missing = look_for_missing(&self.setup.files).unwrap_or_else(|error| {
+            self.failed(&error.to_string());
+            BTreeSet::new()
+        });
+        {
+            let mut book = self.setup.shared.scrub.book();
+            for ino in &missing {
+                book.findings.push(ScrubFinding {
+                    ino: *ino,
+                    offset: 0,
+                    bytes: 0,
+                    kind: scrub_found::MISSING,
+                });
             }
+            book.missing = missing.into_iter().collect();
         }
         (self.state.whole_begun_s, self.state.whole_ended_s) = (self.state.begun_s, unix_s());
         self.state.begun_s = 0;
@@ -408,6 +452,48 @@ impl<D: Disk> Caretaker<D> {
             );
         }
         self.end();
+    }
+}
+
+/// Data files that there must be and are not.
+fn look_for_missing<D: Disk>(files: &DataFiles<D>) -> Result<BTreeSet<u64>, StorageError> {
+    let mut missing = BTreeSet::new();
+    let mut cursor = None;
+    loop {
+        let (inos, next) = files.missing_with_sums(cursor, FILES_PER_PAGE)?;
+        missing.extend(inos);
+        cursor = next;
+        if cursor.is_none() || missing.len() >= MISSING_MAX {
+            break;
+        }
+    }
+    loop {
+        let (inos, next) = files.missing_with_marks(cursor, FILES_PER_PAGE)?;
+        missing.extend(inos);
+        cursor = next;
+        if cursor.is_none() || missing.len() >= MISSING_MAX {
+            break;
+        }
+    }
+    Ok(missing.into_iter().take(MISSING_MAX).collect())
+}
+
+/// Makes the checksums of what was written last, when the server stops and nobody writes any more. Not for long: what is left has
+/// none until it is written again or scrubbed.
+pub(crate) fn settle_at_stop<D: Disk>(files: &DataFiles<D>, name: &str) {
+    let Ok(reactor) = Reactor::new(ReactorOptions::default()) else { return };
+    let until = Instant::now() + STOP_SETTLES;
+    let when = SettleWhen { bytes_max: STOP_BYTES_MAX, ..SettleWhen::NOW };
+    let settled = reactor.run(files.settle(when, async |_| Instant::now() < until));
+    if let Err(error) = settled {
+        log::warning!(name, "cannot keep checksums of what was written: {error}");
+    }
+    let left = files.unsettled_files();
+    if left > 0 {
+        log::warning!(
+            name,
+            "stops before all that was written has checksums: {left} data files are left, and get them by the next scrub"
+        );
     }
 }
 

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, FileState, MetaError, Namespace, Owner, Treatment};
+use weft_meta::{Engine, FileState, MetaError, Namespace, Owner, Treatment, run_again};
 use weft_reactor::{MailSender, Mailbox, mailbox, timeout};
 use weft_wire::messages::{
     CheckReply, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize, RemoveObjectsRequest,
@@ -87,6 +87,7 @@ pub(crate) type Treated = Result<Treatment, String>;
 
 struct Job {
     finding: usize,
+    accept_loss: bool,
     answer: MailSender<Treated>,
 }
 
@@ -122,10 +123,10 @@ impl Running {
         }
     }
 
-    /// Has a finding treated; an error if the check has ended.
-    pub fn treat(&self, finding: usize, answer: MailSender<Treated>) -> Result<(), ()> {
+    /// Has a finding treated; an error if the check has ended. Lost data is given up only where that is accepted.
+    pub fn treat(&self, finding: usize, accept_loss: bool, answer: MailSender<Treated>) -> Result<(), ()> {
         self.shared.borrow_mut().asked_at = Instant::now();
-        self.jobs.send(Job { finding, answer }).map_err(|_| ())
+        self.jobs.send(Job { finding, accept_loss, answer }).map_err(|_| ())
     }
 }
 
@@ -165,7 +166,7 @@ impl<E: Engine + 'static> Checker<E> {
             let Ok(Some(job)) = timeout(WAIT_STEP, jobs.receive()).await else { continue };
             let found = self.shared.borrow_mut().findings.get(job.finding).cloned();
             let treated = match found {
-                Some(found) => self.treat(&found).await.map_err(|error| error.to_string()),
+                Some(found) => self.treat(&found, job.accept_loss).await.map_err(|error| error.to_string()),
                 None => Err("there is no such finding".to_string()),
             };
             // Whoever asked may be gone.
@@ -314,33 +315,66 @@ impl<E: Engine + 'static> Checker<E> {
         self.wait_for_clients().await?;
         let servers = self.ask(|namespace| Ok(namespace.servers()?))?;
         let lost_below = servers.into_iter().map(|(id, record)| (id, record.lost_below_ino)).collect();
-        let mut after = 0;
+        let (mut after, mut all_found) = (0, Vec::new());
         loop {
             let (files, next) = self.ask(move |namespace| namespace.files_after(after, FILES_PER_STEP))?;
             let servers = self.setup.peers.ids().len() as u16;
             let known = |file: &&FileState| file.is_settled && file.layout.ring_servers() <= servers;
             let files: Vec<FileState> = files.iter().filter(known).copied().collect();
             let sizes = self.sizes(&files).await?;
-            let suspect =
-                |file: &&FileState| sizes.of(file).0 != file.bytes || sizes.lost(file, &lost_below).is_some();
+            let suspect = |file: &&FileState| {
+                sizes.of(file).0 != file.bytes
+                    || sizes.lost(file, &lost_below).is_some()
+                    || sizes.has_lost.contains_key(&file.ino)
+            };
             let differ: Vec<&FileState> = files.iter().filter(suspect).collect();
             let now = self.owners(differ.iter().map(|file| file.ino).collect())?;
-            let mut found = Vec::new();
             for (file, now) in differ.into_iter().zip(now) {
                 // Written, cut or removed meanwhile: nothing is known of it.
                 if now == Owner::File(*file) {
-                    let lost =
-                        sizes.lost(file, &lost_below).map(|server| Found::Lost { ino: file.ino, server });
-                    found.push(lost.unwrap_or_else(|| sizes.finding(file, &self.setup.map.get())));
+                    let (ino, path) = (file.ino, None);
+                    let replaced = sizes.lost(file, &lost_below).map(|id| (vec![id], true));
+                    let gone = sizes.has_lost.get(&ino).map(|servers| (servers.clone(), false));
+                    all_found.push(match replaced.or(gone) {
+                        Some((servers, replaced)) => Found::Lost { ino, path, servers, replaced },
+                        None => sizes.finding(file, &self.setup.map.get()),
+                    });
                 }
             }
-            self.add(found);
+            all_found.truncate(FINDINGS_MAX);
             if self.is_over() {
                 return Err(StepError::Ended);
             }
-            let Some(next) = next else { return Ok(()) };
+            let Some(next) = next else { break };
             after = next;
         }
+        self.find_paths(&mut all_found).await?;
+        self.add(all_found);
+        Ok(())
+    }
+
+    /// Looks for a name of each file that something was found of, among all names, in short turns.
+    async fn find_paths(&self, all_found: &mut [Found]) -> Result<(), StepError> {
+        let mut left: BTreeMap<u64, &mut Option<String>> =
+            all_found.iter_mut().filter_map(Found::file).collect();
+        let mut at = (0, 0);
+        while !left.is_empty() {
+            let inos: Vec<u64> = left.keys().copied().collect();
+            let part = self
+                .ask(|namespace| run_again(|| namespace.begin().find_paths(&inos, at, RECORDS_PER_TURN)))?;
+            for (ino, name) in part.found {
+                if let Some(path) = left.remove(&ino) {
+                    *path = Some(String::from_utf8_lossy(&name).into_owned());
+                }
+            }
+            let Some(next) = part.next else { break };
+            at = next;
+            if self.is_over() {
+                return Err(StepError::Ended);
+            }
+            weft_reactor::yield_now().await;
+        }
+        Ok(())
     }
 
     /// After a restart nobody knows who writes, until clients had their time to come back.
@@ -366,11 +400,17 @@ impl<E: Engine + 'static> Checker<E> {
             let reply = self.peer(id)?.call(&StatObjectsRequest { inos }).await?;
             let parts = reply.objects.into_iter().map(|ObjectSize { ino, bytes }| ((ino, id), bytes));
             sizes.parts.extend(parts);
+            for ino in reply.lost.0 {
+                sizes.has_lost.entry(ino).or_default().push(id);
+            }
         }
         Ok(sizes)
     }
 
-    async fn treat(&mut self, found: &Found) -> Result<Treatment, StepError> {
+    async fn treat(&mut self, found: &Found, accept_loss: bool) -> Result<Treatment, StepError> {
+        if found.is_loss() && !accept_loss {
+            return Ok(Treatment::Left);
+        }
         match found.clone() {
             Found::Name(finding) => {
                 let number = self.number;
@@ -385,7 +425,12 @@ impl<E: Engine + 'static> Checker<E> {
                 Some(Found::Stray { kept: false, .. }) => self.remove(ino, &[server]).await,
                 _ => Ok(Treatment::Gone),
             },
-            Found::Lost { .. } => Ok(Treatment::Left),
+            Found::Lost { ino, servers, .. } => {
+                for id in servers {
+                    self.peer(id)?.call(&VouchEmptyRequest { inos: vec![ino] }).await?;
+                }
+                Ok(Treatment::Repaired)
+            }
             Found::NoInode { ino, parts, .. } => {
                 let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
                 match self.look_again(ino, &servers).await?.pop() {

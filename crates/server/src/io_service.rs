@@ -103,7 +103,7 @@ impl<D: Disk> IoService<D> {
             CopyRange => io.copy_range(session.decode(op, body)?).await,
             RemoveObjects => io.remove_objects(session.decode(op, body)?).await,
             PlaceObject => io.place_object(session.decode(op, body)?).await,
-            ListObjects => io.list_objects(session.decode(op, body)?),
+            ListObjects => io.list_objects(session.decode(op, body)?, &node.shared.scrub),
             StatObjects => io.stat_objects(session.decode(op, body)?).await,
             SetRevoked => {
                 let request: SetRevokedRequest = session.decode(op, body)?;

@@ -60,7 +60,7 @@ pub(crate) fn run<F: Fabric, D: Disk>(
     };
     let care = caretaker_of(run, files.clone());
     let member = member_of(run, files.clone(), storage);
-    std::thread::scope(|scope| {
+    let ended = std::thread::scope(|scope| {
         let caretaker = std::thread::Builder::new().name("weft-sums".into());
         caretaker.spawn_scoped(scope, || caretaker::run(care))?;
         let members = std::thread::Builder::new().name("weft-member".into());
@@ -87,7 +87,9 @@ pub(crate) fn run<F: Fabric, D: Disk>(
         run.stop.stop();
         let refused = member.join().unwrap_or_default();
         served.map(|()| refused.map_or(End::Asked, End::WrongStorage))
-    })
+    });
+    caretaker::settle_at_stop(&files, &run.shared.name);
+    ended
 }
 
 fn caretaker_of<D: Disk>(run: &Run, files: DataFiles<D>) -> caretaker::Setup<D> {

@@ -1,7 +1,9 @@
 //! Where requests about a scrub and the thread that scrubs ([`crate::caretaker`]) meet.
 
 use crate::clock::unix_s;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use weft_wire::body::Added;
 use weft_wire::messages::{ScrubFinding, ScrubReply, ScrubRequest, scrub_action};
 
 const FINDINGS_PER_REPLY: usize = 512;
@@ -25,6 +27,10 @@ pub(crate) struct Book {
     pub failure: String,
     pub found: u64,
     pub findings: Vec<ScrubFinding>,
+    /// Data files that the last scrub has missed. The files may be gone, which the names know.
+    pub missing: Vec<u64>,
+    /// Files that have lost data here, as reads and scrubs have found.
+    pub lost: BTreeSet<u64>,
 }
 
 /// How far a scrub is.
@@ -34,6 +40,8 @@ pub(crate) struct Progress {
     pub files: u64,
     pub bytes: u64,
     pub adopted_blocks: u64,
+    /// Those of them whose checksum was lost before.
+    pub readopted_blocks: u64,
 }
 
 impl Desk {
@@ -52,6 +60,7 @@ impl Desk {
                 book.is_running = true;
                 (book.progress, book.found) = (Progress { begun_s: unix_s(), ..Progress::default() }, 0);
                 book.findings.clear();
+                book.missing.clear();
                 book.failure.clear();
             }
             scrub_action::END => book.must_end = true,
@@ -67,8 +76,9 @@ impl Desk {
             bytes: book.progress.bytes,
             adopted_blocks: book.progress.adopted_blocks,
             failure: book.failure.clone(),
-            found: u32::try_from(book.found).unwrap_or(u32::MAX),
+            found: u32::try_from(book.found + book.missing.len() as u64).unwrap_or(u32::MAX),
             findings: page.cloned().collect(),
+            readopted_blocks: Added(book.progress.readopted_blocks),
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_layout::Extent;
@@ -54,6 +54,8 @@ pub(crate) struct Opened<D: Disk> {
     pub ranges: Ranges,
     pub syncs: Syncs,
     pub sums: Arc<FileSums>,
+    /// It was found to reach as far as its sums do.
+    pub reaches_sums: AtomicBool,
     pub unsynced: Mark,
 }
 
@@ -184,10 +186,12 @@ impl<D: Disk> DataFile<D> {
         let Some(turn) = self.opened.syncs.begin(asked_at).await else { return Ok(()) };
         let unsynced = &self.shared.unsynced;
         let note = unsynced.begin_sync(self.ino(), &self.opened.unsynced);
+        let quiet_at = self.sums().state().quiet_at();
         let synced = self.shared.disk.sync(&self.opened.file).await;
         match &synced {
             Ok(()) => {
                 unsynced.synced(self.ino(), note);
+                self.sums().state().synced(quiet_at);
                 turn.succeeded();
             }
             Err(_) => self.shared.losses.note(self.ino()),
@@ -214,9 +218,27 @@ impl<D: Disk> DataFile<D> {
     /// The exact local size in bytes.
     ///
     /// # Errors
-    /// That of the disk.
+    /// [`StorageError::Cut`] or [`StorageError::Foreign`] where the data file ends before data that has checksums, or is another
+    /// one; or that of the disk.
     pub fn size(&self) -> Result<u64, StorageError> {
+        let bytes = self.size_found()?;
+        self.must_reach(bytes)?;
+        Ok(bytes)
+    }
+
+    /// The same, whatever its sums say.
+    pub(crate) fn size_found(&self) -> Result<u64, StorageError> {
         self.shared.disk.size(&self.opened.file).map_err(failed(Operation::Size, self.ino()))
+    }
+
+    /// Checks, once for each opening, that the data file reaches as far as its sums do.
+    fn must_reach(&self, bytes: u64) -> Result<(), StorageError> {
+        if self.opened.reaches_sums.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.compare_end(bytes)?;
+        self.opened.reaches_sums.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Sets the local size.
@@ -243,7 +265,7 @@ impl<D: Disk> DataFile<D> {
 
     /// What a file has of a range, and the rest of its last block.
     fn within(&self, offset: u64, bytes: u64) -> Result<Extent, StorageError> {
-        let end = self.size()?.next_multiple_of(BLOCK_BYTES).min(offset.saturating_add(bytes));
+        let end = self.size_found()?.next_multiple_of(BLOCK_BYTES).min(offset.saturating_add(bytes));
         Ok(Extent::new(offset.min(end), end.saturating_sub(offset)))
     }
 

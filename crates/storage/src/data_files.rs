@@ -6,11 +6,12 @@
 //!
 //! Where a server's storage was replaced, a missing data file of an older inode is not empty but lost. Reading
 //! and writing it fail until it is truncated to nothing, or [`DataFiles::vouch_empty`] says that it never had a
-//! byte; see [`DataFiles::lose_below`].
+//! byte; see [`DataFiles::lose_below`]. The same holds for a data file that has had checksums and is gone: a mark or
+//! its sidecar says that it must be there.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_layout::{Extent, Layout};
@@ -22,7 +23,7 @@ use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
 use crate::note::{layout_in, note_of};
 use crate::ranges::Ranges;
-use crate::sums::table::{Damage, SumsCounts, Table};
+use crate::sums::table::{Damage, DamageKind, SumsCounts, Table};
 use crate::sums_directory::SumsDirectory;
 use crate::syncs::{Losses, Syncs};
 use crate::unsynced::{Mark, Unsynced};
@@ -78,11 +79,57 @@ impl<D: Disk> DataFiles<D> {
     /// The data file of an inode, if there is one.
     ///
     /// # Errors
-    /// [`StorageError::Lost`], or that of the disk.
+    /// [`StorageError::Lost`], [`StorageError::Missing`], or that of the disk.
     pub fn open(&self, ino: u64) -> Result<Option<DataFile<D>>, StorageError> {
         match self.open_if_there(ino)? {
             None if self.may_be_lost(ino) => Err(StorageError::Lost { ino }),
+            None if self.is_missing(ino)? => Err(self.missing(ino)),
             found => Ok(found),
+        }
+    }
+
+    /// The data file of an inode, if there is one, for whom it makes no difference whether a replaced storage had one.
+    ///
+    /// # Errors
+    /// [`StorageError::Missing`], or that of the disk.
+    pub fn open_unless_missing(&self, ino: u64) -> Result<Option<DataFile<D>>, StorageError> {
+        match self.open_if_there(ino)? {
+            None if !self.may_be_lost(ino) && self.is_missing(ino)? => Err(self.missing(ino)),
+            found => Ok(found),
+        }
+    }
+
+    /// Whether a data file that was just not there must be there.
+    fn is_missing(&self, ino: u64) -> Result<bool, StorageError> {
+        let Some(sums) = self.disk().sums() else { return Ok(false) };
+        // It may have been made or removed meanwhile.
+        let is_missing = sums.expects(ino).and_then(|expected| {
+            Ok(expected
+                && self.with_none_opened(|disk| {
+                    io::Result::Ok(disk.size_of(ino)?.is_none() && sums.expects(ino)?)
+                })?)
+        });
+        is_missing.map_err(failed(Operation::Open, ino))
+    }
+
+    fn missing(&self, ino: u64) -> StorageError {
+        self.table().tell_lost(ino, 0, 0, DamageKind::Missing);
+        StorageError::Missing { ino }
+    }
+
+    /// Whether data of this inode that was here is gone, or another file's is in its place. Not where the storage was replaced.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn has_lost(&self, ino: u64) -> Result<bool, StorageError> {
+        let size = match self.open_if_there(ino)? {
+            Some(file) => file.size(),
+            None if self.is_missing(ino)? => Err(self.missing(ino)),
+            None => Ok(0),
+        };
+        match size {
+            Err(lost) if lost.is_loss() => Ok(true),
+            size => size.map(|_| false),
         }
     }
 
@@ -116,7 +163,7 @@ impl<D: Disk> DataFiles<D> {
         {
             return Ok(found);
         }
-        self.make(ino, layout)
+        self.make(ino, layout, Missing::IsLost)
     }
 
     /// Notes how the file of a data file is striped, where that was just made. A failure is none: only a recovery needs it.
@@ -134,12 +181,14 @@ impl<D: Disk> DataFiles<D> {
     }
 
     /// Opens the data file, or makes it; one that is empty gets a note of its layout.
-    fn make(&self, ino: u64, layout: Option<&Layout>) -> Result<DataFile<D>, StorageError> {
+    fn make(&self, ino: u64, layout: Option<&Layout>, missing: Missing) -> Result<DataFile<D>, StorageError> {
         let mut sidecar = None;
         let made = self.find(ino, |disk| {
             let file = match disk.sums() {
                 Some(sums) => {
-                    let (file, found) = open_or_make(disk, sums, ino)?;
+                    let Some((file, found)) = open_or_make(disk, sums, ino, missing)? else {
+                        return Ok(None);
+                    };
                     sidecar = Some(found);
                     file
                 }
@@ -153,7 +202,7 @@ impl<D: Disk> DataFiles<D> {
             }
             Ok(Some(file))
         })?;
-        let made = made.expect("a file that was created is there");
+        let made = made.ok_or_else(|| self.missing(ino))?;
         if let Some(sidecar) = sidecar {
             made.sums().found(sidecar).map_err(failed(Operation::Open, ino))?;
         }
@@ -165,12 +214,18 @@ impl<D: Disk> DataFiles<D> {
         self.shared.lost_below_ino.store(ino, Ordering::Release);
     }
 
-    /// Notes that a data file which is not there never had a byte, by making an empty one.
+    /// Notes that a data file which is not there never had a byte, by making an empty one; and that one which was cut, or has the
+    /// checksums of another inode, is to be taken as it is.
     ///
     /// # Errors
     /// That of the disk.
     pub fn vouch_empty(&self, ino: u64) -> Result<(), StorageError> {
-        self.make(ino, None).map(drop)
+        let file = self.make(ino, None, Missing::IsEmpty)?;
+        match file.size() {
+            Err(StorageError::Cut { bytes, .. }) => file.truncate(bytes),
+            Err(StorageError::Foreign { .. }) => file.truncate(0),
+            size => size.map(drop),
+        }
     }
 
     fn may_be_lost(&self, ino: u64) -> bool {
@@ -193,8 +248,8 @@ impl<D: Disk> DataFiles<D> {
         let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
         let sums = self.shared.sums.of(ino);
         let (ranges, syncs) = (Ranges::default(), Syncs::default());
-        let unsynced = Mark::default();
-        let opened = Arc::new(Opened { ino, opening, file, ranges, syncs, sums, unsynced });
+        let (unsynced, reaches_sums) = (Mark::default(), AtomicBool::new(false));
+        let opened = Arc::new(Opened { ino, opening, file, ranges, syncs, sums, reaches_sums, unsynced });
         // With all handles in use the bound is passed by one; the bound on requests keeps that small.
         let (_, old) = cache.make_room();
         cache.insert(ino, opened.clone());
@@ -307,14 +362,9 @@ impl<D: Disk> DataFiles<D> {
     /// The exact local size in bytes.
     ///
     /// # Errors
-    /// That of the disk.
+    /// As for [`DataFiles::open`] and [`DataFile::size`].
     pub fn size(&self, ino: u64) -> Result<u64, StorageError> {
-        let cached = self.cache().get(ino);
-        let size = match cached {
-            Some(opened) => self.shared.disk.size(&opened.file),
-            None => self.shared.disk.size_of(ino).map(|size| size.unwrap_or(0)),
-        };
-        size.map_err(failed(Operation::Size, ino))
+        self.open_unless_missing(ino)?.map_or(Ok(0), |file| file.size())
     }
 
     /// The exact local size in bytes of a data file, if there is one.
@@ -331,8 +381,10 @@ impl<D: Disk> DataFiles<D> {
     /// That of the disk.
     pub fn truncate(&self, ino: u64, bytes: u64) -> Result<(), StorageError> {
         let file = match bytes {
-            0 if self.may_be_lost(ino) => Some(self.make(ino, None)?),
-            0 => self.open(ino)?,
+            0 => match self.open(ino) {
+                Err(lost) if lost.is_loss() => Some(self.make(ino, None, Missing::IsEmpty)?),
+                found => found?,
+            },
             _ => Some(self.create(ino)?),
         };
         file.map_or(Ok(()), |file| file.truncate(bytes))
@@ -399,6 +451,16 @@ impl<D: Disk> DataFiles<D> {
         removed
     }
 
+    /// Writes down which data files were removed, before that is acknowledged: after a kill they would count as lost. A power cut may
+    /// undo it, of files that are gone.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn note_removals(&self) -> Result<(), StorageError> {
+        let noted = self.disk().sums().map_or(Ok(()), |sums| sums.held().flush());
+        noted.map_err(|source| StorageError::Whole { what: "note the data files of", source })
+    }
+
     /// A page of all data files, at most `max` (and 4096), and the cursor for the next page: `None` when
     /// this was the last. Begin with `None`. The order is the disk's own. A file that exists throughout
     /// is listed once, whatever is made or removed meanwhile.
@@ -436,15 +498,31 @@ impl<D: Disk> DataFiles<D> {
     }
 }
 
-/// A data file, made if there is none, and its sidecar if it has one. A sidecar that is there without it is that of an older data file
-/// of this number, whose removal a power cut has undone in part: it goes for good before one is made.
-fn open_or_make<D: Disk>(disk: &D, sums: &SumsDirectory, ino: u64) -> io::Result<(D::File, Option<File>)> {
-    if let Some(sidecar) = sums.open_file(ino)? {
+/// What a data file is that must be there and is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    IsLost,
+    IsEmpty,
+}
+
+/// A data file, made if there is none, and its sidecar if it has one. `None`: it is lost. Where that is as good as an empty one, a
+/// sidecar that is there without it goes for good before a data file is made.
+fn open_or_make<D: Disk>(
+    disk: &D,
+    sums: &SumsDirectory,
+    ino: u64,
+    missing: Missing,
+) -> io::Result<Option<(D::File, Option<File>)>> {
+    let sidecar = sums.open_file(ino)?;
+    if sidecar.is_some() || sums.held().has(ino)? {
         if let Some(file) = disk.open(ino)? {
-            return Ok((file, Some(sidecar)));
+            return Ok(Some((file, sidecar)));
+        }
+        if missing == Missing::IsLost && sums.expects(ino)? {
+            return Ok(None);
         }
         sums.remove_file(ino)?;
     }
     sums.settle_removal(ino)?;
-    Ok((disk.create(ino)?, None))
+    Ok(Some((disk.create(ino)?, None)))
 }

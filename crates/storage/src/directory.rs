@@ -6,7 +6,8 @@
 //!   DIR/lock                                     locked (flock) while a server runs; holds its process number
 //!   DIR/data/9e/37/000000000000012a              the data file of inode 298: module `tree`
 //!   DIR/sums/9e/37/000000000000012a              its checksums: module `sums`
-//!   DIR/chains/0007/{data,sums}/…                the same of chain 7
+//!   DIR/held/9e/37/0000000000000001              marks of data files that there must be: module `held`
+//!   DIR/chains/0007/{data,sums,held}/…           the same of chain 7
 //!   DIR/cost-model.toml                          what accesses cost here: module `calibrate`
 //! ```
 //!
@@ -28,16 +29,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use weft_host::{FileLock, LockError};
 
-use crate::disk::{ObjectInfo, Space, fan_out};
+use crate::disk::{ObjectInfo, Space};
 use crate::error::StorageError;
+use crate::held::Held;
 use crate::identity::{IDENTITY_FILE, IDENTITY_NEW, Identity, check_identity, no_storage, write_identity};
 use crate::state::{RandomId, StateFile};
 use crate::sums_directory::SumsDirectory;
-use crate::tree::{c_string, create_in, file_name, if_there, list_in, open_at, remove_in};
+use crate::tree::{c_string, create_in, fan_out, file_name, if_there, list_in, open_at, remove_in};
 
 const LOCK_FILE: &str = "lock";
 pub(crate) const DATA_DIRECTORY: &str = "data";
 const SUMS_DIRECTORY: &str = "sums";
+const HELD_DIRECTORY: &str = "held";
 const CHAINS_DIRECTORY: &str = "chains";
 
 /// An open, locked storage directory, and in it the data files of one chain.
@@ -164,7 +167,7 @@ impl Directory {
         let always_resident = is_in_memory(&data).map_err(failed("examine"))?;
         Ok(Directory {
             path: path.to_path_buf(),
-            sums: SumsDirectory::new(home.join(SUMS_DIRECTORY)),
+            sums: SumsDirectory::new(home.join(SUMS_DIRECTORY), Held::new(home.join(HELD_DIRECTORY))),
             data_path,
             storage,
             data,

@@ -107,6 +107,39 @@ pub enum StorageError {
         /// The file's inode number.
         ino: u64,
     },
+    /// A data file is gone that must be there.
+    #[error(
+        "the data of inode {ino} that this server had is lost: its data file is missing; put the data file back, restore the file \
+         from a copy, or truncate it to nothing to use it again"
+    )]
+    Missing {
+        /// The file's inode number.
+        ino: u64,
+    },
+    /// A data file ends before data that has checksums.
+    #[error(
+        "data of inode {ino} that this server had is lost: its data file ends at byte {bytes}, and it had data up to byte {had_bytes}; \
+         restore the file from a copy, or truncate it to nothing to use it again"
+    )]
+    Cut {
+        /// The file's inode number.
+        ino: u64,
+        /// How long its data file is.
+        bytes: u64,
+        /// Up to where it had data, in whole blocks.
+        had_bytes: u64,
+    },
+    /// A data file has the checksums of another inode.
+    #[error(
+        "the data file of inode {ino} has the checksums of inode {other}: the data files were swapped, or their checksums; put back \
+         what belongs together, restore the file from a copy, or truncate it to nothing to use it again"
+    )]
+    Foreign {
+        /// The file's inode number.
+        ino: u64,
+        /// That of the checksums.
+        other: u64,
+    },
     /// What a data file holds is not what was written to it.
     #[error(
         "the data of inode {ino} is damaged on this server's disk: {bytes} bytes from {offset} on of its data file do not fit \
@@ -139,8 +172,18 @@ impl StorageError {
             | StorageError::Directory { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             StorageError::InUse { .. } => libc::EBUSY,
             StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. } => libc::EINVAL,
-            StorageError::Lost { .. } | StorageError::Damaged { .. } => libc::EIO,
+            StorageError::Lost { .. }
+            | StorageError::Missing { .. }
+            | StorageError::Cut { .. }
+            | StorageError::Foreign { .. }
+            | StorageError::Damaged { .. } => libc::EIO,
         }
+    }
+
+    /// Whether the data that was there is gone, or another file's is in its place.
+    pub fn is_loss(&self) -> bool {
+        use StorageError::{Cut, Foreign, Lost, Missing};
+        matches!(self, Lost { .. } | Missing { .. } | Cut { .. } | Foreign { .. })
     }
 
     /// Whether the disk, or the quota on it, is full.

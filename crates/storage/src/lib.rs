@@ -32,6 +32,7 @@ mod error;
 mod fault;
 mod guard;
 mod handles;
+mod held;
 mod identity;
 pub mod limits;
 mod local_disk;

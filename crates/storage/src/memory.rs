@@ -9,7 +9,8 @@ use std::time::SystemTime;
 
 use weft_layout::Extent;
 
-use crate::disk::{Disk, ObjectInfo, Seek, Space, fan_out};
+use crate::disk::{Disk, ObjectInfo, Seek, Space};
+use crate::tree::fan_out;
 
 /// A disk of a given size in memory. Its clones are the same disk, so that a "server" can be stopped
 /// and started again on what it left.

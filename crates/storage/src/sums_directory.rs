@@ -7,8 +7,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::disk::fan_out;
-use crate::tree::{create_in, file_name, if_there, list_in, open_at, remove_in};
+use crate::held::Held;
+use crate::tree::{create_in, fan_out, file_name, if_there, list_in, open_at, remove_in};
 
 /// The sidecars of a storage directory's data files, below a directory that is made with the first of them.
 #[derive(Debug)]
@@ -17,14 +17,39 @@ pub struct SumsDirectory {
     opened: OnceLock<File>,
     /// Sidecars that were removed, while that is not durable: a power cut may bring them back.
     removed: Mutex<HashSet<u64>>,
+    held: Held,
 }
 
 /// From so many removed sidecars on each removal is made durable at once.
 const REMOVED_MAX: usize = 1 << 20;
 
 impl SumsDirectory {
-    pub(crate) fn new(path: PathBuf) -> SumsDirectory {
-        SumsDirectory { path, opened: OnceLock::new(), removed: Mutex::default() }
+    pub(crate) fn new(path: PathBuf, held: Held) -> SumsDirectory {
+        SumsDirectory { path, opened: OnceLock::new(), removed: Mutex::default(), held }
+    }
+
+    /// Which data files there must be.
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Whether there must be a data file of this inode: it is marked, or there are checksums of one. To be asked where there is
+    /// none.
+    pub(crate) fn expects(&self, ino: u64) -> io::Result<bool> {
+        if self.held.has(ino)? {
+            return Ok(true);
+        }
+        if self.held.is_known_empty(ino) {
+            return Ok(false);
+        }
+        let has_sums = match self.open_file(ino)? {
+            Some(sidecar) => sidecar.metadata()?.len() > 0,
+            None => false,
+        };
+        if !has_sums {
+            self.held.note_empty(ino);
+        }
+        Ok(has_sums)
     }
 
     fn opened(&self) -> io::Result<Option<&File>> {
@@ -53,8 +78,9 @@ impl SumsDirectory {
         create_in(self.opened()?.ok_or(io::ErrorKind::NotFound)?, ino)
     }
 
-    /// Removes a sidecar if there is one, before its data file is removed.
+    /// Removes a sidecar if there is one, before its data file is removed. The data file is not expected any more.
     pub(crate) fn remove_file(&self, ino: u64) -> io::Result<()> {
+        self.held.set(ino, false)?;
         let Some(directory) = self.opened()? else { return Ok(()) };
         if remove_in(directory, ino)? {
             self.removed().insert(ino);

@@ -13,7 +13,13 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::Path;
 
-use crate::disk::fan_out;
+/// The place of an object in the order of listings, and of its data file in the directory tree: the
+/// first byte of the hash names the outer directory, the second the inner one. 256 numbers in a row
+/// share a place, so that files made one after the other rarely need a new directory.
+pub(crate) fn fan_out(ino: u64) -> u16 {
+    // Fibonacci hashing: the high bits of the product depend on all bits of the number.
+    ((ino >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+}
 
 /// What was found, or `None` where nothing is there.
 pub(crate) fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {

@@ -5,7 +5,6 @@ mod common;
 use std::fs;
 
 use common::{IDENTITY, directories, formatted, on_disk, plain_disk, plain_reactor, ring_disk};
-use std::time::Duration;
 use weft_storage::sums::SettleWhen;
 use weft_storage::{DataFiles, Directory, Disk, DiskEngine, Identity, LocalDisk, StateFile, StorageError};
 
@@ -154,7 +153,7 @@ fn parts_of_a_file_that_belong_to_different_chains_stay_apart() {
                 let file = files.create(298).unwrap();
                 file.write(0, data).await.unwrap();
                 file.sync().await.unwrap();
-                let now = SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO };
+                let now = SettleWhen::NOW;
                 assert_eq!(files.settle(now, async |_| true).await.unwrap().files, 1);
             }
             other.create(299).unwrap();

@@ -6,14 +6,13 @@ use common::{IDENTITY, on_disk, pattern, plain_disk, plain_reactor, ring_disk, r
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tempfile::TempDir;
 use weft_layout::{Extent, Layout};
 use weft_storage::sums::format::{BLOCK_BYTES, REGION_BYTES};
 use weft_storage::sums::{DamageKind, Scrubbed, SettleWhen};
 use weft_storage::{DataFiles, Disk, DiskEngine, LocalDisk, StorageError};
 
-const NOW: SettleWhen = SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO };
+const NOW: SettleWhen = SettleWhen::NOW;
 const INO: u64 = 0x12a;
 
 fn path_of(directory: &TempDir, kind: &str, ino: u64) -> PathBuf {
@@ -49,27 +48,48 @@ fn run(future: impl Future<Output = ()>) {
 }
 
 #[test]
-fn sums_that_are_there_without_their_data_file_are_not_those_of_the_next_one() {
-    let changes: [fn(&DataFiles<LocalDisk>); 4] = [
-        |files| files.truncate(INO, 50_001).unwrap(),
-        |files| files.allocate(INO, 10_000, 30_000, false).unwrap(),
+fn a_data_file_that_has_sums_or_a_mark_and_is_gone_is_lost_until_it_is_given_up() {
+    let layout = Layout::new(65536, 0, 1, 1).unwrap();
+    let give_up: [fn(&DataFiles<LocalDisk>); 3] = [
+        |files| files.truncate(INO, 0).unwrap(),
         |files| files.vouch_empty(INO).unwrap(),
-        |files| {
-            files.create_in(INO, &Layout::new(65536, 0, 1, 1).unwrap()).unwrap().truncate(50_001).unwrap()
-        },
+        |files| assert!(!files.remove(INO).unwrap()),
     ];
-    for change in changes {
+    for (give_up, gone) in give_up
+        .into_iter()
+        .flat_map(|give_up| [&["data"][..], &["data", "held"], &["data", "sums"]].map(|gone| (give_up, gone)))
+    {
         let directory = on_disk();
         run(async {
             let files = DataFiles::new(plain_disk(&directory));
             files.create(INO).unwrap().write(0, &pattern(3, 100_000)).await.unwrap();
             settle(&files).await;
         });
-        // As a power cut leaves it in the middle of a removal.
-        std::fs::remove_file(path_of(&directory, "data", INO)).unwrap();
+        for kind in gone {
+            let number = if *kind == "held" { INO / 256 } else { INO };
+            std::fs::remove_file(path_of(&directory, kind, number)).unwrap();
+        }
         run(async {
             let files = DataFiles::new(plain_disk(&directory));
-            change(&files);
+            let is_lost =
+                |result: Result<(), StorageError>| matches!(result, Err(StorageError::Missing { ino: INO }));
+            assert!(is_lost(read(&files, 0, 10).await.map(drop)), "{gone:?}");
+            assert!(is_lost(files.size(INO).map(drop)) && files.has_lost(INO).unwrap());
+            assert!(is_lost(files.truncate(INO, 50_001)));
+            assert!(is_lost(files.punch(INO, 0, 100)));
+            assert!(is_lost(files.allocate(INO, 10_000, 30_000, false)));
+            assert!(is_lost(files.create(INO).map(drop)) && is_lost(files.create_in(INO, &layout).map(drop)));
+            let told: Vec<_> = files.take_damage().into_iter().map(|damage| damage.kind).collect();
+            assert_eq!(told, [DamageKind::Missing], "it is told once");
+            let with_sums = files.missing_with_sums(None, 100).unwrap().0;
+            let with_marks = files.missing_with_marks(None, 100).unwrap().0;
+            assert_eq!(
+                [with_sums, with_marks].map(|inos| inos == [INO]),
+                [!gone.contains(&"sums"), !gone.contains(&"held")]
+            );
+            give_up(&files);
+            assert!(!files.has_lost(INO).unwrap());
+            files.truncate(INO, 60_000).unwrap();
             assert_eq!(read(&files, 0, 60_000).await.unwrap(), vec![0; 60_000]);
             files.create(INO).unwrap().write(4_000, &pattern(4, 100)).await.unwrap();
             assert_eq!(read(&files, 4_000, 100).await.unwrap(), pattern(4, 100));
@@ -151,7 +171,8 @@ fn files_from_before_get_sums_by_a_scrub_and_holes_none() {
     run(async {
         let files = DataFiles::new(plain_disk(&directory));
         assert!(!path_of(&directory, "sums", INO).exists());
-        assert_eq!(scrub(&files).await.adopted_blocks, 3 + 2);
+        let first = scrub(&files).await;
+        assert_eq!((first.adopted_blocks, first.readopted_blocks), (3 + 2, 0));
         let again = scrub(&files).await;
         assert_eq!((again.adopted_blocks, again.compared_blocks), (0, 5));
         assert!(again.wrong.is_empty() && again.damage.is_empty());
@@ -162,7 +183,7 @@ fn files_from_before_get_sums_by_a_scrub_and_holes_none() {
         let scrubbed = files.scrub(INO, true, &mut async |_| true).await.unwrap();
         assert_eq!(scrubbed.damage.len(), 1);
         assert_eq!(scrubbed.damage[0].kind, DamageKind::NoSums);
-        assert_eq!(scrubbed.adopted_blocks, 5);
+        assert_eq!((scrubbed.adopted_blocks, scrubbed.readopted_blocks), (5, 5));
     });
 }
 
@@ -210,7 +231,7 @@ fn what_a_file_is_cut_by_first_thing_after_a_start_leaves_no_sums() {
 }
 
 #[test]
-fn sidecars_go_with_their_data_files_and_strays_are_removed() {
+fn sidecars_and_marks_go_with_their_data_files() {
     let directory = on_disk();
     run(async {
         let files = DataFiles::new(plain_disk(&directory));
@@ -218,8 +239,7 @@ fn sidecars_go_with_their_data_files_and_strays_are_removed() {
         settle(&files).await;
         let (data, sums) = (path_of(&directory, "data", INO), path_of(&directory, "sums", INO));
         assert!(sums.exists());
-        assert_eq!(files.remove_stray_sums(None, 100).unwrap(), None);
-        assert!(sums.exists());
+        assert_eq!(files.missing_with_marks(None, 100).unwrap(), (Vec::new(), None));
         files.remove(INO).unwrap();
         assert!(!sums.exists());
         files.create(INO).unwrap().write(0, &pattern(2, 5000)).await.unwrap();
@@ -227,8 +247,85 @@ fn sidecars_go_with_their_data_files_and_strays_are_removed() {
         drop(files);
         std::fs::remove_file(data).unwrap();
         let files = DataFiles::new(plain_disk(&directory));
-        files.remove_stray_sums(None, 100).unwrap();
-        assert!(!sums.exists());
+        // Neither a scrub nor a question removes what tells of the loss, and a removal does.
+        assert_eq!(files.missing_with_sums(None, 100).unwrap().0, [INO]);
+        assert!(sums.exists());
+        files.remove(INO).unwrap();
+        assert!(!sums.exists() && !files.has_lost(INO).unwrap());
+        settle(&files).await;
+        assert_eq!(files.missing_with_marks(None, 100).unwrap(), (Vec::new(), None));
+    });
+}
+
+#[test]
+fn a_data_file_that_ends_before_its_sums_has_no_size_and_loses_no_more() {
+    for (kept, last) in [(8192, 50_000), (0, 4096), (REGION_BYTES, REGION_BYTES + 1)] {
+        let directory = on_disk();
+        run(async {
+            let files = DataFiles::new(plain_disk(&directory));
+            files.create(INO).unwrap().write(last - 1, &[7]).await.unwrap();
+            settle(&files).await;
+            drop(files);
+            let path = path_of(&directory, "data", INO);
+            std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(kept).unwrap();
+            let files = DataFiles::new(plain_disk(&directory));
+            let had = last.next_multiple_of(BLOCK_BYTES);
+            for _ in 0..2 {
+                match files.size(INO).unwrap_err() {
+                    StorageError::Cut { ino: INO, bytes, had_bytes } => {
+                        assert_eq!((bytes, had_bytes), (kept, had))
+                    }
+                    error => panic!("{error}"),
+                }
+            }
+            assert!(files.has_lost(INO).unwrap());
+            assert_eq!(files.take_damage().len(), 1, "it is told once");
+            // As long as before, it has zeros where data was.
+            files.truncate(INO, had).unwrap();
+            assert!(matches!(read(&files, last - 1, 1).await, Err(StorageError::Damaged { .. })));
+            drop(files);
+            let path = path_of(&directory, "data", INO);
+            std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(kept).unwrap();
+            let files = DataFiles::new(plain_disk(&directory));
+            files.vouch_empty(INO).unwrap();
+            assert_eq!(files.size(INO).unwrap(), kept);
+        });
+    }
+}
+
+#[test]
+fn a_data_file_with_the_sums_of_another_inode_is_not_read_or_changed() {
+    const OTHER: u64 = INO + 1;
+    let directory = on_disk();
+    run(async {
+        let files = DataFiles::new(plain_disk(&directory));
+        for ino in [INO, OTHER] {
+            files.create(ino).unwrap().write(0, &pattern(ino, 50_000)).await.unwrap();
+        }
+        settle(&files).await;
+    });
+    for kind in ["data", "sums"] {
+        let [one, other] = [INO, OTHER].map(|ino| path_of(&directory, kind, ino));
+        let between = directory.path().join("between");
+        std::fs::rename(&one, &between).unwrap();
+        std::fs::rename(&other, &one).unwrap();
+        std::fs::rename(&between, &other).unwrap();
+    }
+    run(async {
+        let files = DataFiles::new(plain_disk(&directory));
+        let is_foreign = |result: Result<(), StorageError>| {
+            matches!(result, Err(StorageError::Foreign { ino: INO, other: OTHER }))
+        };
+        assert!(is_foreign(read(&files, 40_000, 10).await.map(drop)));
+        assert!(is_foreign(files.size(INO).map(drop)) && files.has_lost(INO).unwrap());
+        assert!(is_foreign(files.create(INO).unwrap().write(4096, &[1; 4096]).await));
+        let found = scrub(&files).await;
+        assert_eq!((found.adopted_blocks, found.damage[0].kind), (0, DamageKind::Foreign));
+        files.truncate(INO, 0).unwrap();
+        files.create(INO).unwrap().write(0, &[1; 10]).await.unwrap();
+        assert_eq!(read(&files, 0, 10).await.unwrap(), [1; 10]);
+        settle(&files).await;
+        assert!(!files.has_lost(INO).unwrap() && files.has_lost(OTHER).unwrap());
     });
 }
 
@@ -422,6 +519,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
             }
             Step::Remove => {
                 current.remove(INO).unwrap();
+                current.note_removals().unwrap();
                 model = Model { bytes: Vec::new(), wrong: Default::default(), seed: model.seed };
             }
             Step::Kill => {

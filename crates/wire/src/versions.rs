@@ -12,7 +12,8 @@
 /// | 6 | [`FindPaths`](crate::Op::FindPaths) |
 /// | 7 | [`ReadDirReply::until`](crate::messages::ReadDirReply::until): where a listing ends; [`OpenRequest::execute`](crate::messages::OpenRequest::execute) |
 /// | 8 | [`CreateUnnamed`](crate::Op::CreateUnnamed): files without a name; [`HelloRequest::ends_with_connection`](crate::messages::HelloRequest::ends_with_connection); [`OpenRequest::append`](crate::messages::OpenRequest::append) |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 9 } else { 8 });
+/// | 9 | [`StatObjectsReply::lost`](crate::messages::StatObjectsReply::lost) and others: data files that are missing |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 10 } else { 9 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

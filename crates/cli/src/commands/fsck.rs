@@ -32,6 +32,9 @@ const FAILED: u8 = 8;
 /// repair, and the whole check is repeated until it finds nothing. Files and directories that have lost their
 /// names, and data files that have lost their inodes, are moved to /lost+found, under their inode numbers.
 ///
+/// A file that has lost data is not repaired, so that the loss stays an error for who reads it: restore the file
+/// from a copy, or accept the loss with --accept-loss.
+///
 /// Exit codes: 0 no errors, 1 all errors repaired, 4 errors remain, 8 the check could not be done.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -41,6 +44,9 @@ pub struct Args {
     /// Repair what can be repaired.
     #[arg(long)]
     repair: bool,
+    /// With --repair: also give up data that is lost. Files get the size of what is left, and zeros where data is missing.
+    #[arg(long, requires = "repair")]
+    accept_loss: bool,
     /// Print as JSON.
     #[arg(long)]
     json: bool,
@@ -126,7 +132,9 @@ fn treat(client: &Client, args: &Args, check: u64, number: u32, finding: &Findin
     if !args.repair {
         return Ok(treatment::LEFT);
     }
-    let treated = client.treat(check, number).with_context(|| format!("cannot repair: {}", finding.text))?;
+    let treated = client
+        .treat(check, number, args.accept_loss)
+        .with_context(|| format!("cannot repair: {}", finding.text))?;
     Ok(treated.treatment)
 }
 

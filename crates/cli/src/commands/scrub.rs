@@ -64,6 +64,7 @@ struct Scrub {
     files: u64,
     bytes: u64,
     adopted_blocks: u64,
+    readopted_blocks: u64,
     is_over: bool,
     failure: String,
     found: u32,
@@ -119,6 +120,12 @@ fn scrub(mut args: Args) -> Result<u8> {
     }
     progress.finish_and_clear();
     let files = name_files(&client, &scrubs, &mut failures)?;
+    for scrub in &mut scrubs {
+        // A crash in the middle of a removal leaves traces of a data file whose file is gone.
+        let all = scrub.findings.len();
+        scrub.findings.retain(|found| found.kind != scrub_found::MISSING || files.contains_key(&found.ino));
+        scrub.found = scrub.found.saturating_sub((all - scrub.findings.len()) as u32);
+    }
     print_outcome(&args, &url, &scrubs, &files)?;
     let failed = failures.result().is_err() || scrubs.iter().any(|scrub| !scrub.failure.is_empty());
     Ok(match (failed, scrubs.iter().any(|scrub| scrub.found > 0)) {
@@ -153,6 +160,7 @@ fn look(client: &Client, scrubs: &mut [Scrub], failures: &mut Failures) {
             Ok(reply) if reply.number == scrub.number => {
                 (scrub.files, scrub.bytes) = (reply.files, reply.bytes);
                 (scrub.adopted_blocks, scrub.failure) = (reply.adopted_blocks, reply.failure);
+                scrub.readopted_blocks = reply.readopted_blocks.0;
                 scrub.found = reply.found;
                 let is_all = reply.findings.is_empty();
                 scrub.findings.extend(reply.findings);
@@ -216,6 +224,8 @@ fn kind_name(kind: u8) -> &'static str {
         scrub_found::SHORT => "short",
         scrub_found::SUMS => "checksums",
         scrub_found::NO_SUMS => "no checksums",
+        scrub_found::MISSING => "missing",
+        scrub_found::FOREIGN => "another file's",
         _ => "other",
     }
 }
@@ -226,6 +236,8 @@ fn kind_text(kind: u8) -> &'static str {
         scrub_found::SHORT => "data is missing: the data file ends before it",
         scrub_found::SUMS => "checksums are damaged; the data may be intact",
         scrub_found::NO_SUMS => "checksums are missing; the data may be intact",
+        scrub_found::MISSING => "data is missing: there is no data file",
+        scrub_found::FOREIGN => "data or checksums are those of another file: they were swapped",
         _ => "damaged",
     }
 }
@@ -253,6 +265,7 @@ fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64,
                 "data_files": scrub.files,
                 "bytes": scrub.bytes,
                 "adopted_bytes": scrub.adopted_blocks * 4096,
+                "adopted_again_bytes": scrub.readopted_blocks * 4096,
                 "found": scrub.found,
                 "failure": scrub.failure,
                 "findings": scrub.findings.iter().map(finding).collect::<Vec<_>>(),
@@ -269,6 +282,7 @@ fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64,
                 None => format!("inode {} (no name)", finding.ino),
             };
             let place = match place(finding, scrub.server, file) {
+                _ if finding.bytes == 0 => "all of it on this server".to_string(),
                 Some((begin, bytes)) => format!("{bytes} bytes at offset {begin}"),
                 None => format!("{} bytes at offset {} of its data file", finding.bytes, finding.offset),
             };
@@ -286,10 +300,13 @@ fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64,
     let (data_files, bytes) = sums(scrubs);
     let adopted: u64 = scrubs.iter().map(|scrub| scrub.adopted_blocks).sum();
     let found: u32 = scrubs.iter().map(|scrub| scrub.found).sum();
-    let adopted = match adopted {
+    let again: u64 = scrubs.iter().map(|scrub| scrub.readopted_blocks).sum();
+    let text_of = |blocks: u64, what: &str| match blocks {
         0 => String::new(),
-        blocks => format!(", {} received their first checksums", size::format_bytes(blocks * 4096)),
+        blocks => format!(", {} {what}", size::format_bytes(blocks * 4096)),
     };
+    let adopted = text_of(adopted.saturating_sub(again), "received their first checksums")
+        + &text_of(again, "got new checksums unverified, since theirs were lost by a crash or damage");
     let end = match found {
         0 => "nothing is damaged".to_string(),
         found => format!("{found} places are damaged"),

@@ -258,6 +258,13 @@ fn print_scrubs(rows: &[Row]) -> Result<()> {
                 "DAMAGED DATA on {name}: {wrong} blocks; weft scrub lists the files"
             ))?;
         }
+        if let lost @ 1.. = gauge("lost_files") {
+            let files = if lost == 1 { "1 file has".into() } else { format!("{lost} files have") };
+            output::print_line(format!(
+                "LOST DATA: {files} lost data on {}; weft fsck lists them",
+                row.name
+            ))?;
+        }
         let last = match gauge("scrub_finished_s") {
             0 => "never".to_string(),
             seconds => output::time_text(&Time { seconds: seconds as i64, nanoseconds: 0 }, false),

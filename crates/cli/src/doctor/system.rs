@@ -165,6 +165,15 @@ impl SystemFacts {
                 "weft scrub lists the files: restore them, and have the disk checked",
             );
         }
+        let lost = gauge("lost_files");
+        if lost > 0 {
+            findings.add(
+                Level::Problem,
+                "lost-data",
+                format!("{name} has lost data of {lost} files"),
+                "weft fsck and weft scrub list them: restore them from a copy, and have the disk checked",
+            );
+        }
         if gauge("stuck_requests") > 0 {
             findings.add(
                 Level::Warning,

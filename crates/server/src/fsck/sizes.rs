@@ -32,6 +32,8 @@ pub(crate) fn layout_over(parts: &[(u16, u64)], usual: &Layout) -> Layout {
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     pub parts: HashMap<(u64, u16), u64>,
+    /// Inodes with the servers that have lost data of them.
+    pub has_lost: BTreeMap<u64, Vec<u16>>,
 }
 
 impl Sizes {
@@ -69,6 +71,7 @@ impl Sizes {
             found: SizeFound { ino: file.ino, epoch: file.epoch, bytes },
             recorded: file.bytes,
             missing_on: missing.and_then(name),
+            path: None,
         }
     }
 }
@@ -85,7 +88,7 @@ mod tests {
     #[test]
     fn a_size_is_the_greatest_end_and_the_missing_server_has_the_last_byte() {
         // Strips: 0 on server 1, 1 on server 2, 2 on server 3.
-        let mut sizes = Sizes { parts: HashMap::from([((7, 1), 4096), ((7, 2), 10)]) };
+        let mut sizes = Sizes { parts: HashMap::from([((7, 1), 4096), ((7, 2), 10)]), ..Sizes::default() };
         assert_eq!(sizes.of(&file(4106)), (4106, None));
         assert_eq!(sizes.of(&file(9000)), (4106, Some(3)));
         sizes.parts.insert((7, 3), 1);
@@ -95,7 +98,7 @@ mod tests {
 
     #[test]
     fn data_is_lost_where_a_replaced_server_must_have_had_some() {
-        let sizes = Sizes { parts: HashMap::from([((7, 1), 4096)]) };
+        let sizes = Sizes { parts: HashMap::from([((7, 1), 4096)]), ..Sizes::default() };
         let replaced = |id, below| BTreeMap::from([(id, below)]);
         assert_eq!(sizes.lost(&file(9000), &replaced(2, 8)), Some(2));
         assert_eq!(sizes.lost(&file(9000), &replaced(2, 7)), None, "it is younger than the storage");

@@ -76,6 +76,9 @@ async fn scan_server<E: Engine>(
         removed_files.fetch_add(removed, Ordering::Relaxed);
         cursor = page.cursor;
         if cursor == 0 {
+            // A crash in the middle of a removal leaves traces of data files that are gone, and their files are, too.
+            let missing = page.missing.0.into_iter().filter(|ino| judged.contains(ino));
+            remove_orphans(setup, id, missing.collect()).await?;
             break;
         }
     }

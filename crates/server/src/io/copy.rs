@@ -39,6 +39,8 @@ impl<D: Disk> IoPart<D> {
             return Ok(Answer::of(&CopyRangeReply { copied_bytes: 0, local_bytes, loss_epoch }));
         }
         let source = self.files.open(from_ino)?;
+        // One that was cut would be copied with holes.
+        source.as_ref().map_or(Ok(0), |source| source.size())?;
         let target = self.files.create_in(to_ino, &to_layout)?;
         let copied_bytes = match &source {
             Some(source) => copy(source, from, &target, to.offset).await?,

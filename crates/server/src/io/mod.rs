@@ -185,7 +185,7 @@ impl<D: Disk> IoPart<D> {
     }
 
     fn data_size(&self, ino: u64, loss_epoch: u64) -> Result<DataSize, Refusal> {
-        let Some(file) = self.files.open_if_there(ino)? else {
+        let Some(file) = self.files.open_unless_missing(ino)? else {
             return Ok(DataSize {
                 local_bytes: 0,
                 allocated_bytes: 0,

@@ -2,11 +2,13 @@
 
 use super::IoPart;
 use crate::answer::{Answer, Refusal};
+use crate::scrub_desk::Desk;
 use crate::spent;
 use std::time::UNIX_EPOCH;
 use weft_layout::Extent;
 use weft_storage::Disk;
 use weft_wire::Status;
+use weft_wire::body::Added;
 use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
 use weft_wire::messages::*;
 
@@ -31,6 +33,7 @@ impl<D: Disk> IoPart<D> {
             }
             weft_reactor::yield_now().await;
         }
+        self.files.note_removals()?;
         Ok(Answer::of(&Empty {}))
     }
 
@@ -54,17 +57,20 @@ impl<D: Disk> IoPart<D> {
         Ok(Answer { moved_bytes: data.len() as u64, ..Answer::of(&Empty {}) })
     }
 
-    /// Sizes of data files; those that are not there are not in the answer.
+    /// Sizes of data files; those that are not there are not in the answer. Those whose data is gone are told, too.
     pub async fn stat_objects(&self, request: StatObjectsRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
-        let mut objects = Vec::new();
+        let (mut objects, mut lost) = (Vec::new(), Vec::new());
         for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
             for ino in batch {
                 objects.extend(self.files.size_if_there(*ino)?.map(|bytes| ObjectSize { ino: *ino, bytes }));
+                if self.files.has_lost(*ino)? {
+                    lost.push(*ino);
+                }
             }
             weft_reactor::yield_now().await;
         }
-        Ok(Answer::of(&StatObjectsReply { objects }))
+        Ok(Answer::of(&StatObjectsReply { objects, lost: Added(lost) }))
     }
 
     /// How the files of data files are striped; those that are not there, or do not tell, are not in the answer.
@@ -90,8 +96,8 @@ impl<D: Disk> IoPart<D> {
         Ok(Answer::of(&Empty {}))
     }
 
-    /// A page of the data files that are there.
-    pub fn list_objects(&self, request: ListObjectsRequest) -> Result<Answer, Refusal> {
+    /// A page of the data files that are there. With the last one come those that the last scrub has missed.
+    pub fn list_objects(&self, request: ListObjectsRequest, desk: &Desk) -> Result<Answer, Refusal> {
         let entries_max = (request.entries_max as usize).clamp(1, OBJECTS_PER_MESSAGE_MAX);
         let after = (request.cursor != 0).then_some(request.cursor);
         let (page, next) = self.files.list(after, entries_max)?;
@@ -100,6 +106,8 @@ impl<D: Disk> IoPart<D> {
             bytes: object.bytes,
             mtime_s: object.modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64,
         });
-        Ok(Answer::of(&ListObjectsReply { objects: objects.collect(), cursor: next.unwrap_or(0) }))
+        let missing = if next.is_none() { desk.book().missing.clone() } else { Vec::new() };
+        let (objects, cursor) = (objects.collect(), next.unwrap_or(0));
+        Ok(Answer::of(&ListObjectsReply { objects, cursor, missing: Added(missing) }))
     }
 }

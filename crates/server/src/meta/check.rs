@@ -56,7 +56,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         {
             let running = self.checks.running.borrow();
             let running = running.as_ref().filter(|running| running.check == request.check);
-            running.ok_or_else(unknown)?.treat(request.finding as usize, sender).map_err(|_| unknown())?;
+            running
+                .ok_or_else(unknown)?
+                .treat(request.finding as usize, request.accept_loss.0, sender)
+                .map_err(|_| unknown())?;
         }
         let treated = answer.receive().await.ok_or_else(unknown)?;
         self.look_for_failure();

@@ -104,6 +104,7 @@ impl<D: Disk> DataFile<D> {
                 ahead.into_iter().try_for_each(|region| sums.load(directory, table, region))
             };
             load().map_err(&failed)?;
+            self.must_be_own(&whole)?;
             self.compare_edges(&whole, may_wait).await?;
         }
         let Marked { change, voids, written } = self.mark(&whole);
@@ -168,7 +169,7 @@ impl<D: Disk> DataFile<D> {
             return Ok(());
         }
         // What is overwritten up to the end of the file is overwritten as a whole.
-        let size = self.size()?;
+        let size = self.size_found()?;
         let is_whole = |edge: &Extent| {
             pieces.iter().any(|piece| piece.offset <= edge.offset && piece.end() >= size.min(edge.end()))
         };

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A block is 4 KiB of the data file; its sum is its CRC32C, the last one's as if the file went on with zeros. 0 stands for no sum,
-//! and a CRC32C that is 0 is kept as `0xffffffff`. What lies beyond the end of the sidecar reads as zeros. //! The sums of a granule are in force if its mark is `0xa5`, and void if it is 0.
+//! and a CRC32C that is 0 is kept as `0xffffffff`. What lies beyond the end of the sidecar reads as zeros. The sums of a granule are in force if its mark is `0xa5`, and void if it is 0.
 //!
 //! **Power cuts.** A write may be torn at any byte. The mark is made 0, durably, before a block of the granule changes. While all
 //! marks are 0 that matter, the first part of the header and the sums are written and made durable; then the rest of the header
@@ -97,40 +97,57 @@ pub struct Record {
     pub sums: Vec<u32>,
     /// How many granules cannot be used since the record is damaged.
     pub damaged_granules: u32,
+    /// Blocks that have a sum which is not in force: it was made void, or is damaged.
+    pub had: Vec<usize>,
+    /// The record is sound, but that of another inode.
+    pub foreign: Option<u64>,
 }
 
 /// Reads a record of at most [`RECORD_BYTES`]; what is missing is zeros.
 pub fn parse(bytes: &[u8], ino: u64, region: u32) -> Record {
-    let none = |header, void, damaged_granules| Record { header, void, sums: Vec::new(), damaged_granules };
+    let none = |header, void, damaged_granules| Record {
+        header,
+        void,
+        sums: Vec::new(),
+        damaged_granules,
+        had: Vec::new(),
+        foreign: None,
+    };
     let head: [u8; HEADER_BYTES] = std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0));
     let marks = &head[MARKS_AT..];
     let void = marks.iter().rev().fold(0, |void, mark| void << 1 | u64::from(*mark == VOID));
     if head[..FIRST_BYTES] != first_part(ino, region) {
         // Without a mark nothing was in force: an interrupted settling leaves that.
-        return match void {
-            u64::MAX => none(None, void, 0),
-            _ => none(Some(Header::void()), void, GRANULES as u32),
-        };
+        if void == u64::MAX {
+            return none(None, void, 0);
+        }
+        let other = u64::from_le_bytes(head[16..24].try_into().expect("8 bytes"));
+        if head[..FIRST_BYTES] == first_part(other, region) {
+            return Record { foreign: Some(other), ..none(Some(Header::void()), void, 0) };
+        }
+        return none(Some(Header::void()), void, GRANULES as u32);
     }
     let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
     let mut header = Header { void, granules: std::array::from_fn(|granule| word(CHECKS_AT + 4 * granule)) };
     let words = bytes.get(HEADER_BYTES..).unwrap_or(&[]).chunks(4).take(REGION_BLOCKS);
     let mut sums: Vec<u32> =
         words.map(|word| word.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))).collect();
-    let mut damaged_granules = 0;
-    for granule in 0..GRANULES {
+    let (mut damaged_granules, mut had) = (0, Vec::new());
+    for (granule, mark) in marks.iter().enumerate() {
         let is_void = header.void >> granule & 1 == 1;
-        let is_damaged = !is_void
-            && (marks[granule] != IN_FORCE || check_of_granule(&sums, granule) != header.granules[granule]);
+        let is_damaged =
+            !is_void && (*mark != IN_FORCE || check_of_granule(&sums, granule) != header.granules[granule]);
         damaged_granules += u32::from(is_damaged);
         if is_void || is_damaged {
             header.void |= 1 << granule;
             let end = ((granule + 1) * GRANULE_BLOCKS).min(sums.len());
-            sums[(granule * GRANULE_BLOCKS).min(end)..end].fill(0);
+            let begin = (granule * GRANULE_BLOCKS).min(end);
+            had.extend((begin..end).filter(|block| sums[*block] != 0));
+            sums[begin..end].fill(0);
         }
     }
     trim(&mut sums);
-    Record { void: header.void, header: Some(header), sums, damaged_granules }
+    Record { void: header.void, header: Some(header), sums, damaged_granules, had, foreign: None }
 }
 
 /// CRC32C of the sums of a granule, with zeros for those that are not there.
@@ -175,10 +192,10 @@ mod tests {
         let found = parse(&record(&sums, 0b10), 9, 3);
         assert!(found.sums[64..128].iter().all(|sum| *sum == 0) && found.damaged_granules == 0);
         assert_eq!((&found.sums[..64], &found.sums[128..]), (&sums[..64], &sums[128..]));
-        assert_eq!(
-            parse(&[0; 700], 9, 3),
-            Record { header: None, void: u64::MAX, sums: Vec::new(), damaged_granules: 0 }
-        );
+        assert_eq!(found.had, (64..128).collect::<Vec<_>>());
+        let none = parse(&[0; 700], 9, 3);
+        assert_eq!((none.header, none.void, none.damaged_granules, none.foreign), (None, u64::MAX, 0, None));
+        assert!(none.sums.is_empty() && none.had.is_empty());
         assert_eq!(parse(&[], 9, 3).header, None);
     }
 
@@ -204,6 +221,8 @@ mod tests {
                 "a record of another file or region"
             );
         }
+        assert_eq!(parse(&whole, 8, 3).foreign, Some(9));
+        assert_eq!(parse(&whole, 9, 2).foreign, None);
     }
 
     #[test]

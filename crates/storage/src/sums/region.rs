@@ -76,6 +76,8 @@ pub(crate) struct Region {
     pub void: u64,
     /// The settler is at work: what was changed since it began.
     pub changed: Option<Bits>,
+    /// Had a sum that was not in force when the record was read.
+    pub had: Bits,
 }
 
 impl Default for Region {
@@ -88,6 +90,7 @@ impl Default for Region {
             header: None,
             void: u64::MAX,
             changed: None,
+            had: Bits::default(),
         }
     }
 }
@@ -95,7 +98,9 @@ impl Default for Region {
 impl Region {
     pub fn found(record: Record) -> Region {
         let Record { header, void, sums, .. } = record;
-        Region { sums, header: header.map(Box::new), void, ..Region::default() }
+        let mut had = Bits::default();
+        record.had.into_iter().for_each(|block| had.set(block..block + 1));
+        Region { sums, header: header.map(Box::new), void, had, ..Region::default() }
     }
 
     pub fn sum(&self, block: usize) -> u32 {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use weft_buffers::Mapping;
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
-use super::state::Sidecar;
+use super::state::{Adopted, Sidecar};
 use super::table::{Damage, DamageKind};
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
@@ -31,6 +31,9 @@ pub struct Scrubbed {
     pub compared_blocks: u64,
     /// Blocks that had no sum and got one.
     pub adopted_blocks: u64,
+    /// Those of them that had one before, which was lost: with the sidecar, by damage, or since a crash came between a change and
+    /// the new sum.
+    pub readopted_blocks: u64,
     /// Blocks of data that are wrong now, in order.
     pub wrong: Vec<u64>,
     /// From this block on they are wrong since the data file ends before.
@@ -71,8 +74,14 @@ impl<D: Disk> DataFiles<D> {
         let Some(directory) = self.disk().sums() else { return Ok(Scrubbed::default()) };
         let Some(file) = self.open_if_there(ino)? else { return Ok(Scrubbed::default()) };
         let mut scrubbed = Scrubbed::default();
-        let size = file.size()?;
+        let size = file.size_found()?;
         file.load_sums(directory, 0..1)?;
+        if file.sums().state().foreign.is_some() {
+            scrubbed.damage.push(Damage { ino, offset: 0, bytes: size, kind: DamageKind::Foreign });
+            return Ok(scrubbed);
+        }
+        // An empty sidecar is one whose file was cut to nothing. It is no damage: an interrupted removal leaves that, too.
+        let lost_sidecar = file.sums().there().is_none() && directory.held().has(ino).unwrap_or(false);
         if had_sums
             && size > 0
             && file.sums().state().sidecar == Sidecar::None
@@ -106,26 +115,62 @@ impl<D: Disk> DataFiles<D> {
             file.settle(directory, pause).await?;
             self.table().dequeue_settled(file.sums());
         }
+        if lost_sidecar || scrubbed.damage.iter().any(|damage| damage.kind == DamageKind::NoSums) {
+            scrubbed.readopted_blocks = scrubbed.adopted_blocks;
+        }
+        if file.sums().state().has_any_in_force() {
+            // As from before there were marks, or lost by a crash.
+            file.hold(directory)?;
+        }
         Ok(scrubbed)
     }
 
-    /// Removes sidecars of data files that are not there, a page of them after `cursor`; the cursor for the next page.
+    /// Data files that there must be and are not, a page of those that have a sidecar; the cursor for the next page. A power cut in
+    /// the middle of a removal leaves such, too: the names tell whether the file is gone.
     ///
     /// # Errors
     /// That of the disk.
-    pub fn remove_stray_sums(&self, cursor: Option<u64>, max: usize) -> Result<Option<u64>, StorageError> {
-        let Some(directory) = self.disk().sums() else { return Ok(None) };
-        let whole = |source| StorageError::Whole { what: "list the checksums of", source };
-        let page = directory.list(cursor, max).map_err(whole)?;
-        for ino in &page {
-            self.with_none_opened(|disk| match disk.size_of(*ino)? {
-                None => directory.remove_file(*ino),
-                Some(_) => Ok(()),
-            })
-            .map_err(whole)?;
-        }
-        Ok(page.last().copied().filter(|_| page.len() == max))
+    pub fn missing_with_sums(
+        &self,
+        cursor: Option<u64>,
+        max: usize,
+    ) -> Result<(Vec<u64>, Option<u64>), StorageError> {
+        let Some(directory) = self.disk().sums() else { return Ok((Vec::new(), None)) };
+        let page = directory.list(cursor, max).map_err(cannot_list)?;
+        let next = page.last().copied().filter(|_| page.len() == max);
+        Ok((self.those_missing(directory, page)?, next))
     }
+
+    /// The same of those that are marked; the cursor counts groups.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn missing_with_marks(
+        &self,
+        cursor: Option<u64>,
+        max: usize,
+    ) -> Result<(Vec<u64>, Option<u64>), StorageError> {
+        let Some(directory) = self.disk().sums() else { return Ok((Vec::new(), None)) };
+        let (page, next) = directory.held().list(cursor, max).map_err(cannot_list)?;
+        Ok((self.those_missing(directory, page)?, next))
+    }
+
+    fn those_missing(&self, directory: &SumsDirectory, inos: Vec<u64>) -> Result<Vec<u64>, StorageError> {
+        let is_missing = |ino: &u64| {
+            self.with_none_opened(|disk| Ok(disk.size_of(*ino)?.is_none() && directory.expects(*ino)?))
+        };
+        let mut missing = Vec::new();
+        for ino in inos {
+            if is_missing(&ino).map_err(cannot_list)? {
+                missing.push(ino);
+            }
+        }
+        Ok(missing)
+    }
+}
+
+fn cannot_list(source: io::Error) -> StorageError {
+    StorageError::Whole { what: "list the checksums of", source }
 }
 
 /// The way to the bytes on the disk.
@@ -182,23 +227,10 @@ impl<D: Disk> DataFile<D> {
         size: u64,
         scrubbed: &mut Scrubbed,
     ) -> Result<(), StorageError> {
-        let Sidecar::Has(records) = self.sums().state().sidecar else { return Ok(()) };
-        let (begin, end) = (size.div_ceil(BLOCK_BYTES), u64::from(records) * REGION_BLOCKS as u64);
-        let mut beyond = Vec::new();
-        for region in (begin / REGION_BLOCKS as u64) as u32..records {
-            let first = u64::from(region) * REGION_BLOCKS as u64;
-            self.load_sums(directory, first..first + 1)?;
-            let blocks = first.max(begin)..(first + REGION_BLOCKS as u64).min(end);
-            self.sums().state().to_verify(blocks, true, &mut beyond);
-        }
-        // It may have been made longer meanwhile.
-        if beyond.is_empty() || self.size()? != size {
-            return Ok(());
-        }
-        for (block, sum) in beyond {
+        for (block, sum) in self.sums_beyond(directory, size)? {
             if self.note_block(block, sum, false, DamageKind::Short) {
                 scrubbed.wrong.push(block);
-                scrubbed.short_from = Some(begin);
+                scrubbed.short_from = Some(size.div_ceil(BLOCK_BYTES));
             }
         }
         Ok(())
@@ -243,7 +275,9 @@ impl<D: Disk> DataFile<D> {
                     let mut state = self.sums().state();
                     let (region, at) =
                         (block / REGION_BLOCKS as u64, (block % REGION_BLOCKS as u64) as usize);
-                    scrubbed.adopted_blocks += state.adopt(region as u32, at..at + 1) as u64;
+                    let adopted = state.adopt(region as u32, at);
+                    scrubbed.adopted_blocks += u64::from(adopted != Adopted::No);
+                    scrubbed.readopted_blocks += u64::from(adopted == Adopted::Again);
                 }
             }
             data = self.seek(hole, Seek::Data)?.filter(|data| *data < end);

@@ -35,6 +35,20 @@ pub struct SettleWhen {
     pub idle: Duration,
     /// At the latest so long after the first change.
     pub dirty: Duration,
+    /// After so long without a change, where all of the file was synced: that is done with for now.
+    pub synced: Duration,
+    /// Files with more to read than this are left.
+    pub bytes_max: u64,
+}
+
+impl SettleWhen {
+    /// Whatever waits.
+    pub const NOW: SettleWhen = SettleWhen {
+        idle: Duration::ZERO,
+        dirty: Duration::ZERO,
+        synced: Duration::ZERO,
+        bytes_max: u64::MAX,
+    };
 }
 
 /// What the settler has done.
@@ -65,7 +79,12 @@ impl<D: Disk> DataFiles<D> {
         for sums in self.table().queued() {
             let is_time = {
                 let state = sums.state();
-                state.changed_at.elapsed() >= when.idle || state.dirty_since.elapsed() >= when.dirty
+                let unchanged = state.changed_at.elapsed();
+                let is_time = unchanged >= when.idle
+                    || state.is_synced && unchanged >= when.synced
+                    || state.dirty_since.elapsed() >= when.dirty;
+                is_time
+                    && (when.bytes_max == u64::MAX || state.touched_blocks() * BLOCK_BYTES <= when.bytes_max)
             };
             if !is_time {
                 continue;
@@ -81,7 +100,9 @@ impl<D: Disk> DataFiles<D> {
                 break;
             }
         }
-        result.map(|()| settled)
+        let marked = directory.held().flush();
+        let failed = |source| StorageError::Whole { what: "note the data files of", source };
+        result.and(marked.map_err(failed)).map(|()| settled)
     }
 
     /// Data files that wait for the settler.
@@ -147,6 +168,7 @@ impl<D: Disk> DataFile<D> {
             if result.is_ok() && summed.iter().any(|region| !region.sums.is_empty()) {
                 result = self.sync().await;
             }
+            let has_sums = summed.iter().any(|region| !region.sums.is_empty());
             for region in summed {
                 let is_settled = match &result {
                     Ok(()) => self.put_in_force(&region),
@@ -160,8 +182,23 @@ impl<D: Disk> DataFile<D> {
                 }
             }
             result?;
+            if has_sums && !sums.state().is_detached && sums.state().has_any_in_force() {
+                self.hold(directory)?;
+            }
         }
         Ok(bytes)
+    }
+
+    /// Notes that there must be this data file from now on: it and its name are durable.
+    pub(super) fn hold(&self, directory: &SumsDirectory) -> Result<(), StorageError> {
+        let held = directory.held();
+        let failed = failed(Operation::Write, self.ino());
+        // Not while it is removed: under the lock that a removal takes first.
+        let state = self.sums().state();
+        if state.is_detached || held.has(self.ino()).map_err(failed)? {
+            return Ok(());
+        }
+        held.set(self.ino(), true).map_err(failed)
     }
 
     /// Sums the touched blocks of a region, after its record is void where they are.

@@ -50,6 +50,10 @@ pub(crate) struct State {
     pub wrong: BTreeSet<u64>,
     /// A record was damaged, and its blocks have not got new sums.
     pub has_damaged_sums: bool,
+    /// The sidecar is that of this other inode: so is the data file, or they do not belong together.
+    pub foreign: Option<u64>,
+    /// A sync has made durable all that was changed.
+    pub is_synced: bool,
     /// The data file was removed: its sidecar is nobody's.
     pub is_detached: bool,
     /// It is among those that wait for the settler.
@@ -75,6 +79,17 @@ pub(crate) fn by_region(blocks: Range<u64>) -> impl Iterator<Item = (u32, Range<
     })
 }
 
+/// Whether a block gets a sum because a scrub has come by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    /// It has one, or gets one anyway.
+    No,
+    /// It never had one, as far as is known.
+    First,
+    /// It had one that was made void or damaged.
+    Again,
+}
+
 /// What must be written to a sidecar before a change: records' headers.
 pub(crate) type Voids = Vec<(u32, Header)>;
 
@@ -90,6 +105,8 @@ impl State {
             voided_regions: 0,
             wrong: BTreeSet::new(),
             has_damaged_sums: false,
+            foreign: None,
+            is_synced: false,
             is_detached: false,
             is_queued: false,
             changed_at: now,
@@ -127,6 +144,7 @@ impl State {
     pub fn load(&mut self, region: u32, record: Record) {
         if self.must_load(region) {
             self.has_damaged_sums |= record.damaged_granules > 0;
+            self.foreign = self.foreign.or(record.foreign);
             self.regions.insert(region, Region::found(record));
         }
     }
@@ -178,6 +196,7 @@ impl State {
         }
         let number = self.next_change;
         self.next_change += 1;
+        self.is_synced = false;
         self.in_flight.push(InFlight { number, blocks: begin..end.max(begin) });
         self.changed_at = Instant::now();
         (number, self.make_void(void))
@@ -226,6 +245,9 @@ impl State {
 
     /// The file is cut before this region. Says whether the sidecar has records to be cut off.
     pub fn cut(&mut self, region: u32) -> bool {
+        if region == 0 {
+            self.foreign = None;
+        }
         drop(self.regions.split_off(&region));
         drop(self.wrong.split_off(&(u64::from(region) * REGION_BLOCKS as u64)));
         match self.sidecar {
@@ -253,6 +275,26 @@ impl State {
     pub fn end_change(&mut self, number: u64) {
         self.in_flight.retain(|change| change.number != number);
         self.changed_at = Instant::now();
+    }
+
+    /// Which change comes next; `None` while one is under way.
+    pub fn quiet_at(&self) -> Option<u64> {
+        self.in_flight.is_empty().then_some(self.next_change)
+    }
+
+    /// A sync has ended that began when the file was quiet at this change.
+    pub fn synced(&mut self, quiet_at: Option<u64>) {
+        self.is_synced = quiet_at.is_some() && self.quiet_at() == quiet_at;
+    }
+
+    /// Blocks that the settler has to read.
+    pub fn touched_blocks(&self) -> u64 {
+        self.regions.values().map(|region| region.touched.iter().count() as u64).sum()
+    }
+
+    /// Whether any sum is in force, as far as is loaded.
+    pub fn has_any_in_force(&self) -> bool {
+        self.regions.values().any(|region| !region.sums.is_empty() && region.void != u64::MAX)
     }
 
     /// Regions with something to settle.
@@ -393,18 +435,14 @@ impl State {
         !is_right
     }
 
-    /// Has the settler sum blocks that have no sum, as of files from before there were sums. Says how many
-    /// there are.
-    pub fn adopt(&mut self, number: u32, blocks: Range<usize>) -> usize {
+    /// Has the settler sum a block that has no sum.
+    pub fn adopt(&mut self, number: u32, block: usize) -> Adopted {
         let region = self.regions.entry(number).or_default();
-        let mut adopted = 0;
-        for block in blocks {
-            if region.sum(block) == 0 && !region.touched.has(block) {
-                region.touched.set(block..block + 1);
-                adopted += 1;
-            }
+        if region.sum(block) != 0 || region.touched.has(block) {
+            return Adopted::No;
         }
-        adopted
+        region.touched.set(block..block + 1);
+        if region.had.has(block) { Adopted::Again } else { Adopted::First }
     }
 }
 

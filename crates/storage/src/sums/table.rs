@@ -1,6 +1,6 @@
 //! What is known of the sums of all data files, and the sidecars that have them on disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -43,6 +43,10 @@ pub enum DamageKind {
     Sums,
     /// The sidecar is gone.
     NoSums,
+    /// The data file is gone.
+    Missing,
+    /// The sums are those of another inode, and the data probably, too.
+    Foreign,
 }
 
 /// What was counted of checksums since the server began.
@@ -70,6 +74,8 @@ pub(crate) struct Table {
     queue: Mutex<HashMap<u64, Arc<FileSums>>>,
     /// Found and not told yet.
     damage: Mutex<Vec<Damage>>,
+    /// Inodes whose data file was found to be missing or cut, which is told once.
+    lost: Mutex<HashSet<u64>>,
 }
 
 const DAMAGE_KEPT_MAX: usize = 10_000;
@@ -145,6 +151,17 @@ impl Table {
         }
     }
 
+    /// Data of a file is gone.
+    pub fn tell_lost(&self, ino: u64, offset: u64, bytes: u64, kind: DamageKind) {
+        let is_new = {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.len() < DAMAGE_KEPT_MAX && lost.insert(ino)
+        };
+        if is_new {
+            self.tell(Damage { ino, offset, bytes, kind });
+        }
+    }
+
     pub fn take_damage(&self) -> Vec<Damage> {
         std::mem::take(&mut *self.damage.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -215,6 +232,7 @@ impl FileSums {
         let count = read_full(&file, begin_of(region), &mut bytes)?;
         let record = parse(&bytes[..count], self.ino, region);
         let damaged = u64::from(record.damaged_granules);
+        let is_foreign = record.foreign.is_some();
         let mut state = self.state();
         if !state.must_load(region) {
             return Ok(());
@@ -227,6 +245,9 @@ impl FileSums {
             self.loaded.fetch_sub(forgotten, Ordering::Relaxed);
         }
         drop(state);
+        if is_foreign {
+            table.tell_lost(self.ino, 0, 0, DamageKind::Foreign);
+        }
         if damaged > 0 {
             table.counts.damaged_sums.fetch_add(damaged, Ordering::Relaxed);
             let (offset, bytes) = (u64::from(region) * REGION_BYTES, REGION_BYTES);

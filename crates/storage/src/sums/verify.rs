@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use weft_layout::Extent;
 
 use super::change::blocks_of;
-use super::format::{BLOCK_BYTES, sum_of};
+use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
+use super::state::Sidecar;
 use super::table::{Damage, DamageKind};
 use crate::data_file::{DataFile, failed};
 use crate::disk::Disk;
 use crate::error::{Operation, StorageError};
+use crate::sums_directory::SumsDirectory;
 
 /// Blocks that are read at once to be compared.
 const RUN_BLOCKS: usize = 64;
@@ -50,7 +52,11 @@ impl<D: Disk> DataFile<D> {
             if blocks != last {
                 let loaded = sums.load_all(directory, self.table(), blocks.clone());
                 loaded.map_err(failed(Operation::Read, self.ino()))?;
-                has_sums = has_sums || sums.state().has_sums(blocks.clone());
+                let state = sums.state();
+                if let Some(other) = state.foreign {
+                    return Err(StorageError::Foreign { ino: self.ino(), other });
+                }
+                has_sums = has_sums || state.has_sums(blocks.clone());
                 last = blocks;
             }
         }
@@ -77,6 +83,50 @@ impl<D: Disk> DataFile<D> {
         blocks.sort_unstable();
         blocks.dedup();
         self.compare(&blocks, may_wait).await
+    }
+
+    /// A change of these pieces would mix what belongs to two inodes.
+    pub(super) fn must_be_own(&self, pieces: &[&Extent]) -> Result<(), StorageError> {
+        match self.sums().state().foreign {
+            Some(other) if !pieces.is_empty() => Err(StorageError::Foreign { ino: self.ino(), other }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares the end of the data file, which is so long, with where its sums end.
+    pub(crate) fn compare_end(&self, bytes: u64) -> Result<(), StorageError> {
+        let Some(directory) = self.disk().sums() else { return Ok(()) };
+        let sums = self.sums();
+        let loaded = sums.load(directory, self.table(), 0);
+        loaded.map_err(failed(Operation::Read, self.ino()))?;
+        if let Some(other) = sums.state().foreign {
+            return Err(StorageError::Foreign { ino: self.ino(), other });
+        }
+        let beyond = self.sums_beyond(directory, bytes)?;
+        let Some((last, _)) = beyond.last() else { return Ok(()) };
+        let had_bytes = (last + 1) * BLOCK_BYTES;
+        self.table().tell_lost(self.ino(), bytes, had_bytes - bytes, DamageKind::Short);
+        Err(StorageError::Cut { ino: self.ino(), bytes, had_bytes })
+    }
+
+    /// The sums in force of blocks behind the end, rising: of bytes that are gone.
+    pub(super) fn sums_beyond(
+        &self,
+        directory: &SumsDirectory,
+        bytes: u64,
+    ) -> Result<Vec<(u64, u32)>, StorageError> {
+        let Sidecar::Has(records) = self.sums().state().sidecar else { return Ok(Vec::new()) };
+        let (begin, end) = (bytes.div_ceil(BLOCK_BYTES), u64::from(records) * REGION_BLOCKS as u64);
+        let mut beyond = Vec::new();
+        for region in (begin / REGION_BLOCKS as u64) as u32..records {
+            let first = u64::from(region) * REGION_BLOCKS as u64;
+            let loaded = self.sums().load_all(directory, self.table(), first..first + 1);
+            loaded.map_err(failed(Operation::Read, self.ino()))?;
+            let blocks = first.max(begin)..(first + REGION_BLOCKS as u64).min(end);
+            self.sums().state().to_verify(blocks, true, &mut beyond);
+        }
+        // It may have been made longer meanwhile.
+        Ok(if beyond.is_empty() || self.size_found()? != bytes { Vec::new() } else { beyond })
     }
 
     /// Compares blocks, rising, with these sums.

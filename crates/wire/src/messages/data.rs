@@ -3,6 +3,7 @@
 //! A request describes regions of the *file*. The server computes its own share of them from the layout in
 //! the capability and its slot in it (PVFS 3.2's I/O stream). Bytes of the share are sent in request order.
 
+use crate::Added;
 use crate::security::Capability;
 use weft_layout::{Layout, Regions};
 
@@ -26,6 +27,10 @@ pub mod scrub_found {
     pub const SUMS: u8 = 2;
     /// The checksums of a data file are missing.
     pub const NO_SUMS: u8 = 3;
+    /// The data file is missing. Unless the file is gone, too: then a crash has interrupted its removal.
+    pub const MISSING: u8 = 4;
+    /// The checksums belong to another inode, and probably the data.
+    pub const FOREIGN: u8 = 5;
 }
 
 /// Bits of the `flags` of reads and writes.
@@ -361,6 +366,8 @@ crate::message! {
         pub found: u32,
         /// Findings from the first one that the caller does not have.
         pub findings: Vec<ScrubFinding>,
+        /// Those of `adopted_blocks` that had a checksum before, which was lost. Since version 9.
+        pub readopted_blocks: Added<u64>,
     }
 
     /// See [`crate::Op::Calibrate`].
@@ -439,6 +446,8 @@ crate::message! {
         pub objects: Vec<ObjectInfo>,
         /// Cursor of the next page; 0: there is none.
         pub cursor: u64,
+        /// With the last page: those that the last scrub has missed. Since version 9.
+        pub missing: Added<Vec<u64>>,
     }
 
     /// See [`crate::Op::StatObjects`].
@@ -459,6 +468,8 @@ crate::message! {
     pub struct StatObjectsReply {
         /// The data files that exist.
         pub objects: Vec<ObjectSize>,
+        /// The inodes that have lost data on this server. Since version 9.
+        pub lost: Added<Vec<u64>>,
     }
 
     /// See [`crate::Op::NotedLayouts`].

@@ -75,6 +75,8 @@ crate::message! {
         pub check: u64,
         /// The index of the finding, from 0.
         pub finding: u32,
+        /// Whether a file may be left without data that it has lost. Since version 9.
+        pub accept_loss: Added<bool>,
     }
 
     /// Reply to [`TreatRequest`].

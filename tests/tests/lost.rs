@@ -1,0 +1,202 @@
+//! Data files that are gone, cut or swapped below an I/O server: reading them is an error that names the server, a check and a
+//! scrub report them, and no repair makes a loss official by itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use weft_client::{Client, OpenOptions, Transport};
+use weft_tests::{Served, ServedOptions};
+
+const STRIP: u64 = 64 << 10;
+const NAMES: [&str; 3] = ["meta0", "io0", "io1"];
+
+fn start(cluster: &mut Served) {
+    NAMES.iter().for_each(|name| cluster.spawn(name));
+    NAMES.iter().for_each(|name| cluster.wait_ready(name));
+}
+
+fn stop(cluster: &mut Served) {
+    NAMES.iter().rev().for_each(|name| cluster.stop(name));
+}
+
+fn bytes(seed: u64, count: u64) -> Vec<u8> {
+    (0..count).map(|at| (at / 5 * 31 + seed * 17 + at % 7) as u8 | 1).collect()
+}
+
+fn write(client: &Client, path: &str, data: &[u8]) {
+    let options = OpenOptions::new().write(true).create(true).truncate(true);
+    let file = client.open(path, &options).expect("it can be made");
+    file.write_at(data, 0).expect("it can be written");
+    file.close().expect("it can be closed");
+}
+
+fn read(client: &Client, path: &str, offset: u64, count: u64) -> weft_client::Result<Vec<u8>> {
+    let file = client.open(path, &OpenOptions::new().read(true))?;
+    let mut to = vec![0; count as usize];
+    let count = file.read_at(&mut to, offset)?;
+    to.truncate(count);
+    Ok(to)
+}
+
+/// The file of an inode in the `data` or `sums` of a server.
+fn place(cluster: &Served, server: &str, kind: &str, ino: u64) -> PathBuf {
+    let name = format!("{ino:016x}");
+    let mut below = vec![cluster.directory(server).join(kind)];
+    while let Some(directory) = below.pop() {
+        for entry in fs::read_dir(directory).expect("it can be listed").flatten() {
+            match entry.path() {
+                path if path.is_dir() => below.push(path),
+                path if path.ends_with(&name) => return path,
+                _ => {}
+            }
+        }
+    }
+    panic!("{server} has no {kind} of inode {ino}");
+}
+
+/// Exit code and what was printed.
+fn run(cluster: &Served, args: &[&str]) -> (i32, String) {
+    let url = cluster.url();
+    let args: Vec<&str> = [&args[..1], &[url.as_str()], &args[1..]].concat();
+    let output = cluster.command(&args).output().expect("it runs");
+    let text =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    (output.status.code().expect("it ends"), text)
+}
+
+/// A cluster that stopped in order, with `/other` and `/file` over both servers; their inodes.
+fn stopped_cluster() -> (Served, [u64; 2]) {
+    let options = ServedOptions { io_servers: 2, strip_bytes: STRIP as u32, ..ServedOptions::default() };
+    let mut cluster = Served::init(options);
+    start(&mut cluster);
+    let client = cluster.client(Transport::Auto);
+    let inos = ["/other", "/file"].map(|path| {
+        write(&client, path, &bytes(path.len() as u64, 8 * STRIP));
+        client.stat(path, false).expect("it is there").ino
+    });
+    drop(client);
+    stop(&mut cluster);
+    (cluster, inos)
+}
+
+/// `damage` was done to what io1 has of `/file`: everything but its data is as before.
+fn assert_lost(damage: impl FnOnce(&Served, u64)) {
+    let (mut cluster, [_, ino]) = stopped_cluster();
+    damage(&cluster, ino);
+    start(&mut cluster);
+    let size = 8 * STRIP;
+    let whole = bytes(5, size);
+    let mount = cluster.mount();
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let client = cluster.client(transport);
+        let error = read(&client, "/file", 0, size).map(drop).expect_err("half of it is lost");
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert!(error.to_string().contains("io1"), "{error}");
+        // Each part is what was written, or an error: never zeros, and never the end of the file.
+        let mut refused = 0;
+        for offset in (0..size).step_by(16 << 10) {
+            match read(&client, "/file", offset, 16 << 10) {
+                Ok(found) => assert!(found == whole[offset as usize..][..16 << 10], "at {offset}"),
+                Err(error) => {
+                    assert!(error.to_string().contains("io1"), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0);
+        assert!(read(&client, "/other", 0, size).expect("it is whole") == bytes(6, size));
+        assert_eq!(client.stat("/file", true).expect("it has a name").size, size);
+    }
+    let read = fs::read(mount.join("file")).map(drop).expect_err("half of it is lost");
+    assert_eq!(read.raw_os_error(), Some(libc::EIO));
+    assert!(fs::copy(mount.join("file"), mount.join("copy")).is_err(), "a copy would be short or have zeros");
+
+    let (code, text) = run(&cluster, &["scrub"]);
+    assert!(code == 4 && text.contains("io1: /file: "), "{code}: {text}");
+    for args in [&["fsck"][..], &["fsck", "--repair"]] {
+        let (code, text) = run(&cluster, args);
+        assert!(code == 4 && text.contains("/file") && text.contains("io1"), "{args:?} {code}: {text}");
+    }
+    let client = cluster.client(Transport::Tcp);
+    assert_eq!(client.stat("/file", true).expect("it has a name").size, size, "no repair has cut it");
+    assert!(self::read(&client, "/file", 0, size).is_err(), "no repair has made zeros of it");
+    let (_, text) = run(&cluster, &["status"]);
+    assert!(text.contains("1 file has lost data"), "{text}");
+
+    // The loss is accepted.
+    let (code, text) = run(&cluster, &["fsck", "--repair", "--accept-loss"]);
+    assert!(code == 1 && text.contains("repaired: "), "{code}: {text}");
+    assert_eq!(run(&cluster, &["fsck"]).0, 0);
+    let found = self::read(&client, "/file", 0, size).expect("the rest is a file again");
+    assert!(found.iter().zip(&whole).all(|(found, was)| found == was || *found == 0));
+    write(&client, "/file", &bytes(5, size));
+    assert!(self::read(&client, "/file", 0, size).expect("it was written again") == whole);
+}
+
+#[test]
+fn a_data_file_that_was_removed_is_lost() {
+    assert_lost(|cluster, ino| fs::remove_file(place(cluster, "io1", "data", ino)).expect("it is ours"));
+}
+
+#[test]
+fn a_data_file_that_was_removed_with_its_checksums_is_lost() {
+    assert_lost(|cluster, ino| {
+        for kind in ["data", "sums"] {
+            fs::remove_file(place(cluster, "io1", kind, ino)).expect("it is ours");
+        }
+    });
+}
+
+#[test]
+fn what_was_cut_off_a_data_file_is_lost() {
+    for kept in [2 * STRIP, 4096, 0] {
+        assert_lost(|cluster, ino| truncate(&place(cluster, "io1", "data", ino), kept));
+    }
+}
+
+fn truncate(path: &Path, bytes: u64) {
+    let file = fs::OpenOptions::new().write(true).open(path).expect("it is ours");
+    file.set_len(bytes).expect("it is ours");
+}
+
+#[test]
+fn all_of_an_emptied_data_directory_is_lost() {
+    let (mut cluster, _) = stopped_cluster();
+    let data = cluster.directory("io1").join("data");
+    fs::remove_dir_all(&data).expect("it is ours");
+    fs::create_dir(&data).expect("it is ours");
+    start(&mut cluster);
+    let client = cluster.client(Transport::Tcp);
+    for path in ["/file", "/other"] {
+        let error = read(&client, path, 0, 8 * STRIP).map(drop).expect_err("half of it is lost");
+        assert!(error.errno() == libc::EIO && error.to_string().contains("io1"), "{error}");
+    }
+    let (code, text) = run(&cluster, &["scrub"]);
+    assert!(code == 4 && text.contains("io1: /file: ") && text.contains("io1: /other: "), "{text}");
+    // What is new is as good as ever, and what is written to the lost files does not hide the loss.
+    write(&client, "/new", &bytes(1, 8 * STRIP));
+    assert!(read(&client, "/new", 0, 8 * STRIP).expect("it is whole") == bytes(1, 8 * STRIP));
+    let file = client.open("/file", &OpenOptions::new().write(true)).expect("it has a name");
+    file.write_at(&bytes(1, 2 * STRIP), 0).map(drop).expect_err("the rest would be zeros");
+}
+
+#[test]
+fn data_files_that_were_swapped_with_their_checksums_are_not_read() {
+    let (mut cluster, inos) = stopped_cluster();
+    for kind in ["data", "sums"] {
+        let [one, other] = inos.map(|ino| place(&cluster, "io1", kind, ino));
+        let between = cluster.scratch().join("between");
+        fs::rename(&one, &between).expect("it is ours");
+        fs::rename(&other, &one).expect("it is ours");
+        fs::rename(&between, &other).expect("it is ours");
+    }
+    start(&mut cluster);
+    let client = cluster.client(Transport::Tcp);
+    for (path, other) in [("/file", inos[0]), ("/other", inos[1])] {
+        let error = read(&client, path, 0, 8 * STRIP).map(drop).expect_err("half of it is another file's");
+        let text = error.to_string();
+        assert!(error.errno() == libc::EIO && text.contains("io1"), "{text}");
+        assert!(text.contains(&format!("inode {other}")), "{text}");
+    }
+    let (code, text) = run(&cluster, &["scrub"]);
+    assert!(code == 4 && text.contains("io1: /file: ") && text.contains("another file"), "{text}");
+}
