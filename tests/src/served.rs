@@ -324,6 +324,18 @@ impl Served {
         crate::mount_in(self.dir.path(), |arguments| self.command(arguments), &self.url(), arguments)
     }
 
+    /// As [`mount`](Served::mount), where `through` takes the call of `weft` to: another network, say.
+    #[track_caller]
+    pub fn mount_through(&self, through: &[&str], arguments: &[&str]) -> Mount {
+        let command = |arguments: &[&str]| {
+            let mut command = Command::new(through[0]);
+            command.args(&through[1..]).arg(weft_bin()).args(arguments);
+            command.env("WEFT_KEY_FILE", self.key_file());
+            command
+        };
+        crate::mount_in(self.dir.path(), command, &self.url(), arguments)
+    }
+
     /// A client of this process.
     #[track_caller]
     pub fn client(&self, transport: Transport) -> Client {

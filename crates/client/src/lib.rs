@@ -86,7 +86,8 @@ mod window;
 mod written;
 
 use weft_rpc::{
-    batch, call, deadline, dial, error, fork, greet, lane, rdma, rpc, server, session, traffic, wait, waits,
+    batch, call, deadline, dial, error, fork, greet, host, lane, rdma, rpc, server, session, traffic, wait,
+    waits,
 };
 
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};

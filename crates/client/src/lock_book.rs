@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_transport::Link;
 use weft_wire::limits::LOCKS_PER_CLAIM_MAX;
@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::fork;
 use crate::greet::ask;
 use crate::held::Held;
+use crate::host::since_boot;
 use crate::session::Session;
 use crate::wait::lock;
 
@@ -21,6 +22,10 @@ use crate::wait::lock;
 const KEPT_BACK_MAX: usize = 32;
 /// The last byte that a lock can have.
 pub(crate) const LAST_BYTE: u64 = i64::MAX as u64;
+/// Locks are held for so long after a request whose reply shows that the metadata server has this session. A session
+/// without connections ends after 10 seconds, and a server that was started again waits 20 seconds for its clients;
+/// the rest of that is for a write to reach its servers.
+const CONFIRMED_FOR: Duration = Duration::from_secs(5);
 /// Set in the numbers of owners that are open files.
 const OPEN_FILE: u64 = 1 << 63;
 
@@ -86,6 +91,9 @@ pub(crate) struct LockBook {
     /// Connections on which claims were made.
     claims: AtomicU64,
     kept_back: AtomicUsize,
+    /// When the newest request was sent whose reply showed that the metadata server has this session: milliseconds
+    /// of [`since_boot`]. 0: never.
+    confirmed_ms: AtomicU64,
     last_owner: AtomicU64,
     /// Other processes lock as the same owners, so there may be more than is known here.
     pub(crate) shared: bool,
@@ -237,6 +245,17 @@ impl LockBook {
         }
     }
 
+    /// The metadata server has answered a request that was sent at `asked`, by [`since_boot`].
+    pub(crate) fn note_confirmed(&self, asked: Duration) {
+        self.confirmed_ms.fetch_max(asked.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// Whether the locks are held at `now`, for all that the metadata server can have done since its last word.
+    pub(crate) fn is_confirmed(&self, now: Duration) -> bool {
+        let confirmed = Duration::from_millis(self.confirmed_ms.load(Ordering::SeqCst));
+        now.saturating_sub(confirmed) < CONFIRMED_FOR
+    }
+
     /// Connections on which claims were made so far.
     pub(crate) fn claims(&self) -> u64 {
         self.claims.load(Ordering::SeqCst)
@@ -250,12 +269,14 @@ impl LockBook {
         link: &mut dyn Link,
         deadline: Instant,
     ) -> Result<(), Error> {
+        let asked = since_boot();
         self.claims.fetch_add(1, Ordering::SeqCst);
         for locks in self.all().chunks(LOCKS_PER_CLAIM_MAX) {
             let request = ClaimLocksRequest { locks: locks.to_vec() };
             let reply = ask(link, session.next_request_id(), &request, deadline)?;
             reply.lost.iter().filter_map(|at| locks.get(*at as usize)).for_each(|lost| self.note_lost(lost));
         }
+        self.note_confirmed(asked);
         Ok(())
     }
 }

@@ -16,6 +16,7 @@
 //! that; the others ask now and then.
 
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_wire::Status;
@@ -27,7 +28,9 @@ use weft_wire::messages::{
 pub use weft_wire::messages::LockHolder;
 
 use crate::batch;
+use crate::call::Guard;
 use crate::error::{Error, ErrorKind};
+use crate::host::since_boot;
 use crate::inner::Inner;
 use crate::lock_book::{KeptBack, LAST_BYTE};
 use crate::open_file::OpenFile;
@@ -119,8 +122,9 @@ pub enum LockWait<'a> {
 
 /// Locks through an open file.
 impl OpenFile {
-    /// Fails once locks of this open file are lost. While it has some, a connection that was lost is noticed
-    /// here, and made again before anything is done that relies on them.
+    /// Fails once locks of this open file are lost. While it has some, the metadata server is asked where it may have
+    /// given them away: where connections to it are lost, or it has not been heard for a while. This process may have
+    /// been stopped or cut off meanwhile, and not know of it.
     pub(crate) fn check_locks(&self) -> Result<(), Error> {
         if self.held.has_locks() {
             self.inner.look_after_locks()?;
@@ -204,6 +208,7 @@ impl OpenFile {
             let kept_back = KeptBack::begin(&inner.locks);
             let hold_ms = if kept_back.is_some() { self.hold_ms() } else { 0 };
             let request = LockRequest { lock: wanted.clone(), wait: waits, hold_ms };
+            let asked = since_boot();
             let reply = batch::ask_looking(inner, inner.meta(), &request, LOOK, || {
                 if !ended && is_over() {
                     ended = true;
@@ -213,7 +218,10 @@ impl OpenFile {
             })?;
             drop(kept_back);
             match reply.state {
-                LockState::Granted => return Ok(()),
+                LockState::Granted => {
+                    inner.locks.note_confirmed(asked);
+                    return Ok(());
+                }
                 LockState::Cancelled | LockState::Waiting if ended || is_over() => {
                     self.cancel(wanted)?;
                     return Err(Error::new(
@@ -291,6 +299,20 @@ impl OpenFile {
     }
 }
 
+/// For requests that are sent while locks are relied on.
+impl Guard for OpenFile {
+    fn check(&self) -> Result<(), Error> {
+        self.check_locks()
+    }
+}
+
+impl OpenFile {
+    /// What to ask before each time that a read or write is sent.
+    pub(crate) fn guard(self: &Arc<OpenFile>) -> Option<Arc<dyn Guard>> {
+        self.held.has_locks().then(|| self.clone() as Arc<dyn Guard>)
+    }
+}
+
 impl Inner {
     /// Gives locks back. Where the server does not confirm it, it is told again by [`Inner::settle_locks`].
     fn give_back(&self, request: UnlockRequest) -> Result<(), Error> {
@@ -312,17 +334,20 @@ impl Inner {
         settled.map(|()| true)
     }
 
-    /// Notices whether the connections to the metadata server are lost, and makes one then, on which the
-    /// locks are claimed.
+    /// Makes sure that the metadata server has this session, or notes which locks are lost. It is asked where the
+    /// connections are lost, so that the locks are claimed on a new one, and where its last word is old.
     pub(crate) fn look_after_locks(&self) -> Result<(), Error> {
         if self.locks.is_empty() {
             return Ok(());
         }
+        let now = since_boot();
         let server = self.session().server(self.meta());
         server.lanes().iter().for_each(|lane| lane.progress());
-        if !server.lanes().is_empty() {
+        if !server.lanes().is_empty() && self.locks.is_confirmed(now) {
             return Ok(());
         }
-        batch::ask(self, self.meta(), &PingRequest { echo: Vec::new() }).map(drop)
+        batch::ask(self, self.meta(), &PingRequest { echo: Vec::new() })?;
+        self.locks.note_confirmed(now);
+        Ok(())
     }
 }

@@ -160,6 +160,7 @@ impl OpenFile {
     /// As [`OpenFile::sync_data`] of what the servers have; whether nothing was lost.
     pub(crate) fn sync_what_is_left(&self) -> Result<bool, Error> {
         let _operation = self.inner.operation();
+        self.check_locks()?;
         sync_servers(&self.inner, &self.held)?;
         self.flush()?;
         self.sync_attributes()?;
@@ -168,6 +169,7 @@ impl OpenFile {
 
     /// Makes durable what any client has written to the data files.
     pub(crate) fn sync_contents(&self) -> Result<(), Error> {
+        self.check_locks()?;
         sync_contents(&self.inner, &self.held)
     }
 

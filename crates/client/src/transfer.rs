@@ -169,11 +169,12 @@ impl<'a> Transfer<'a> {
         };
         self.small = Some(request.asked());
         let (rpc, meta) = (&self.file.inner.rpc, self.file.inner.meta());
-        self.batch.push(match &request {
+        let call = match &request {
             SmallRequest::Read(request) => Call::of(rpc, meta, request, SMALL_TAG),
             SmallRequest::Write(request) => Call::of(rpc, meta, request, SMALL_TAG),
             SmallRequest::Spread(request) => Call::of(rpc, meta, request, SMALL_TAG),
-        });
+        };
+        self.batch.push(call.guarded(self.file.guard()));
     }
 
     /// The metadata server has answered: it is done, or the file is striped.
@@ -343,7 +344,8 @@ impl<'a> Transfer<'a> {
         let inner = &self.file.inner;
         match inner.io(self.file.held.layout.server_id(share.slot)) {
             Ok(server) => {
-                self.batch.push(Call::new(inner, server, op, Content::Bulk(Box::new(share)), window));
+                let call = Call::new(inner, server, op, Content::Bulk(Box::new(share)), window);
+                self.batch.push(call.guarded(self.file.guard()));
             }
             Err(error) => {
                 self.error.get_or_insert(error);

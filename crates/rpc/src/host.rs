@@ -1,6 +1,8 @@
-//! Random bytes of the kernel, with this library's error.
+//! Random bytes of the kernel, with this library's error; and its clock.
 
 use crate::error::{Error, ErrorKind};
+
+pub use weft_host::since_boot;
 
 /// Random bytes of the kernel.
 ///

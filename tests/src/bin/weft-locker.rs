@@ -8,7 +8,8 @@
 //!   getlk 0 w 10 5              `free`, or kind, first, bytes and process of what is in the way
 //!   read 0 4    write 0 text    at the beginning of the file
 //!   close 0
-//!   weft 0 URL KEY-FILE /file   the same through the library: then lock 0 w 10 5 wait, for the open file
+//!   sync 0                      fsync                                     poke 0 t    the first byte through a shared mapping
+//!   weft 0 URL KEY-FILE /file   the same through the library: then lock 0 w 10 5 wait, for the open file, put 0 text, get 0 4
 //! ```
 //!
 //! SIGUSR1 has a handler that does nothing and lets no call go on.
@@ -57,6 +58,20 @@ fn flock_of(kind: &str, first: &str, bytes: &str) -> libc::flock {
     lock.l_start = first.parse().expect("a number");
     lock.l_len = bytes.parse().expect("a number");
     lock
+}
+
+/// Changes the first byte of a file through a shared mapping, which stays. The kernel writes it back when it likes.
+fn poke(file: &File, byte: u8) -> Answer {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, of a file with at least one byte, that nobody else of this process has.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), 4096, rights, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        if at == libc::MAP_FAILED {
+            return checked(-1);
+        }
+        at.cast::<u8>().write_volatile(byte);
+    }
+    done()
 }
 
 impl Open {
@@ -112,6 +127,22 @@ impl Open {
             ["write", slot, text] => {
                 self.file(slot)?.write_all_at(text.as_bytes(), 0).map_err(failed)?;
                 done()
+            }
+            ["sync", slot] => {
+                self.file(slot)?.sync_all().map_err(failed)?;
+                done()
+            }
+            ["poke", slot, text] => poke(self.file(slot)?, text.as_bytes()[0]),
+            ["put", slot, text] => {
+                let file = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
+                file.write_at(text.as_bytes(), 0).map_err(|error| error.errno())?;
+                done()
+            }
+            ["get", slot, bytes] => {
+                let mut text = vec![0; bytes.parse().expect("a number")];
+                let file = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
+                let read = file.read_at(&mut text, 0).map_err(|error| error.errno())?;
+                Ok(String::from_utf8_lossy(&text[..read]).into_owned())
             }
             ["close", slot] => {
                 self.files.remove(*slot);

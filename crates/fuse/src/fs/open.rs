@@ -230,6 +230,9 @@ impl WeftFs {
         if !manner.written_back {
             self.refills(open.ino, Refills::writing);
         }
+        if manner.written_back {
+            self.check_locks_of_writers(open.ino)?;
+        }
         // Pages of a mapping have their place, whichever open file the kernel sends them by.
         let written = match open.append && !manner.written_back {
             true => open.file.append(data),
@@ -246,6 +249,12 @@ impl WeftFs {
             }
         }
         Ok(written.map(|_| data.len())?)
+    }
+
+    /// Which open file a changed page of a mapping was changed through, the kernel does not tell.
+    fn check_locks_of_writers(&self, ino: u64) -> Outcome<()> {
+        let writers = self.writers.lock(&ino).get(&ino).map(|writers| writers.open.clone());
+        Ok(writers.into_iter().flatten().try_for_each(|open| open.file.check_locks())?)
     }
 
     fn refills<T>(&self, ino: u64, note: impl FnOnce(&mut Refills) -> T) -> Option<T> {

@@ -49,6 +49,16 @@ pub trait BulkRequest: Any + Send {
     fn memory_span(&self) -> (u64, u64);
 }
 
+/// Permission that a request needs each time it is sent. A request may wait long for its server, and its process
+/// may be suspended meanwhile.
+pub trait Guard: Send + Sync {
+    /// Fails if the request must not be sent any more. May itself ask servers.
+    ///
+    /// # Errors
+    /// The result of the request, which is not sent.
+    fn check(&self) -> Result<(), Error>;
+}
+
 /// What a request says.
 pub enum Content {
     /// A body.
@@ -102,6 +112,7 @@ pub struct Call {
     pub(crate) hasty: Option<Duration>,
     /// How long it is tried to connect.
     connect_patience: Duration,
+    guard: Option<Arc<dyn Guard>>,
 }
 
 impl Call {
@@ -126,7 +137,13 @@ impl Call {
             end: deadline::end(rpc.options.timeout()),
             hasty: None,
             connect_patience: Duration::MAX,
+            guard: None,
         }
+    }
+
+    /// It is sent only while this allows it.
+    pub fn guarded(self, guard: Option<Arc<dyn Guard>>) -> Call {
+        Call { guard, ..self }
     }
 
     /// With a message.
@@ -181,6 +198,7 @@ impl Call {
             content: std::mem::replace(&mut self.content, Content::Message(Vec::new())),
             state: std::mem::replace(&mut self.state, State::Done(Err(error))),
             lease: self.lease.take(),
+            guard: self.guard.take(),
             ..*self
         };
         // Memory stays its owner's.
@@ -256,6 +274,10 @@ impl Call {
             self.state = State::Ready { not_before: Some(Instant::now() + BLOCKED_PAUSE) };
             return;
         };
+        if let Some(Err(error)) = self.guard.as_ref().map(|guard| guard.check()) {
+            self.state = State::Done(Err(error));
+            return;
+        }
         let retry = if self.sent_before && !self.op.idempotent() { flags::RETRY } else { 0 };
         self.map_version = if self.goes_by_map() { rpc.session().map_version() } else { 0 };
         let header = Header {
