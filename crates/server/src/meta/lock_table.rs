@@ -12,14 +12,37 @@
 //! An owner is a number chosen by a client, and the client's session. A request that conflicts with no lock *held* is granted
 //! whoever waits, as in the kernel, so an owner is never held up by its own kind. Locks on whole files are no part of circles: who
 //! converts one gives the old one up before it waits.
+//!
+//! **Cost.** Locks of a file are in trees by range (`intervals.rs`), so one that is in the way is found by walking a path. Requests
+//! that want the same range in the same way are a *class*. A class hangs on one held lock that is in its way, its *blocker*, and is
+//! not looked at before that lock changes:
+//!
+//! ```text
+//!   [X 0–9 of A]  ◄── class X 0–4: tickets 1, 3, 8        A's lock is in the way of all of them but A's own requests, which
+//!                 ◄── class S 5–9: tickets 2, 5           hang on blockers of their own
+//!
+//!   A unlocks 0–9 ─► both classes are due: ticket 1 is granted, 3 hangs on the new lock, and 8 with it unseen; 2, 5 are granted
+//! ```
+//!
+//! Waits that are due are looked at in order of arrival, a slice at a time ([`LockTable::go_on`]), so that the locks of one file do
+//! not hold up other requests.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod intervals;
+
+use intervals::{Interval, Intervals};
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use weft_meta::SessionId;
 use weft_wire::limits::LOCKS_PER_SESSION_MAX;
 use weft_wire::locks::{HeldLock, HeldLocks};
 
+/// Locks and waits that are looked at before other requests get their turn.
+const SLICE: u64 = 4096;
+/// Locks that are looked at to find a circle of waits.
+const EDGES_MAX: u64 = 100_000;
+
 /// Whose a lock is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub session: SessionId,
     pub id: u64,
@@ -39,9 +62,14 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn same_lock(&self, other: &Wanted) -> bool {
-        let same_bytes = self.whole || (self.first, self.last) == (other.first, other.last);
-        (self.owner, self.whole, self.exclusive) == (other.owner, other.whole, other.exclusive) && same_bytes
+    fn class(&self) -> Class {
+        let (first, last) = self.bytes();
+        Class { whole: self.whole, exclusive: self.exclusive, first, last }
+    }
+
+    /// First and last byte in its space.
+    fn bytes(&self) -> (u64, u64) {
+        if self.whole { (0, u64::MAX) } else { (self.first, self.last) }
     }
 }
 
@@ -70,51 +98,274 @@ pub(super) enum Outcome {
     Full,
 }
 
+/// Requests that want the same. All wait for the same locks, but none for its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Class {
+    whole: bool,
+    exclusive: bool,
+    first: u64,
+    last: u64,
+}
+
+/// A lock that is held; of an owner and in a space, no two begin at one byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Held {
+    owner: Owner,
+    whole: bool,
+    exclusive: bool,
+    first: u64,
+}
+
+/// What hangs on a blocker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hanging {
+    /// All of a class, but for what the owner of the blocker wants itself.
+    Class(Class),
+    One(Ticket),
+}
+
 /// What one owner has of one file.
 #[derive(Debug, Default)]
 struct Owned {
     ranges: HeldLocks,
-    whole: Option<bool>,
+    /// Nothing, or all bytes.
+    whole: HeldLocks,
     pid: u32,
 }
 
 impl Owned {
     fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.whole.is_none()
+        self.ranges.is_empty() && self.whole.is_empty()
     }
 
     fn count(&self) -> usize {
-        self.ranges.len() + usize::from(self.whole.is_some())
+        self.ranges.len() + self.whole.len()
     }
 
-    /// A lock that conflicts with what another owner wants.
-    fn conflict(&self, wanted: &Wanted) -> Option<HeldLock> {
-        if wanted.whole {
-            let exclusive = self.whole.filter(|exclusive| *exclusive || wanted.exclusive)?;
-            return Some(HeldLock { first: 0, last: i64::MAX as u64, exclusive });
-        }
-        let conflicts = |lock: &&HeldLock| lock.exclusive || wanted.exclusive;
-        self.ranges.overlapping(wanted.first, wanted.last).find(conflicts).copied()
+    fn of(&mut self, whole: bool) -> &mut HeldLocks {
+        if whole { &mut self.whole } else { &mut self.ranges }
     }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    wanted: Wanted,
+    /// Where it hangs on one of its own.
+    blocker: Option<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    tickets: BTreeSet<Ticket>,
+    by_owner: HashMap<Owner, Ticket>,
+    /// `None`: the first of them is due.
+    blocker: Option<Held>,
 }
 
 #[derive(Debug, Default)]
 struct LockedFile {
     owners: HashMap<Owner, Owned>,
-    queue: VecDeque<(Ticket, Wanted)>,
+    /// The same locks, by [`place`].
+    held: [Intervals; 4],
+    queue: HashMap<Ticket, Waiting>,
+    classes: HashMap<Class, Members>,
+    hanging: HashMap<Held, BTreeSet<Hanging>>,
+    /// Waits that may have nothing in their way any more.
+    due: BTreeSet<Ticket>,
+}
+
+fn place(whole: bool, exclusive: bool) -> usize {
+    usize::from(whole) * 2 + usize::from(exclusive)
 }
 
 impl LockedFile {
-    fn conflicts(&self, wanted: &Wanted) -> impl Iterator<Item = Holder> {
-        let others = self.owners.iter().filter(|(owner, _)| **owner != wanted.owner);
-        others.filter_map(move |(owner, owned)| {
-            Some(Holder { owner: *owner, pid: owned.pid, lock: owned.conflict(wanted)? })
-        })
+    /// Of the conflicting locks of other owners that are `meant`, the one with the lowest first byte.
+    fn find(
+        &self,
+        wanted: &Wanted,
+        work: &Cell<u64>,
+        mut meant: impl FnMut(Owner) -> bool,
+    ) -> Option<(Held, Interval)> {
+        let kinds: &[bool] = if wanted.exclusive { &[true, false] } else { &[true] };
+        let found = kinds.iter().filter_map(|exclusive| {
+            let tree = &self.held[place(wanted.whole, *exclusive)];
+            let other = |interval: &Interval| interval.owner != wanted.owner && meant(interval.owner);
+            let interval = tree.find(wanted.bytes(), work, other)?;
+            let (owner, first) = (interval.owner, interval.first);
+            Some((Held { owner, whole: wanted.whole, exclusive: *exclusive, first }, interval))
+        });
+        found.min_by_key(|(held, _)| (held.first, held.owner.id))
     }
 
-    /// The conflicting lock that begins first.
-    fn conflict(&self, wanted: &Wanted) -> Option<Holder> {
-        self.conflicts(wanted).min_by_key(|holder| (holder.lock.first, holder.owner.id))
+    fn blocker(&self, wanted: &Wanted, work: &Cell<u64>) -> Option<Held> {
+        self.find(wanted, work, |_| true).map(|(held, _)| held)
+    }
+
+    fn conflict(&self, wanted: &Wanted, work: &Cell<u64>) -> Option<Holder> {
+        let (held, interval) = self.find(wanted, work, |_| true)?;
+        let last = if held.whole { i64::MAX as u64 } else { interval.last };
+        let lock = HeldLock { first: held.first, last, exclusive: held.exclusive };
+        Some(Holder { owner: held.owner, pid: self.owners[&held.owner].pid, lock })
+    }
+
+    /// The ticket of a request for the same lock by the same owner.
+    fn ticket(&self, wanted: &Wanted) -> Option<Ticket> {
+        self.classes.get(&wanted.class())?.by_owner.get(&wanted.owner).copied()
+    }
+
+    fn hang(&mut self, what: Hanging, on: Held) {
+        self.hanging.entry(on).or_default().insert(what);
+        match what {
+            Hanging::Class(class) => self.classes.entry(class).or_default().blocker = Some(on),
+            Hanging::One(ticket) => {
+                if let Some(waiting) = self.queue.get_mut(&ticket) {
+                    waiting.blocker = Some(on);
+                }
+            }
+        }
+    }
+
+    fn take_down(&mut self, what: Hanging, from: Held) {
+        let Some(hanging) = self.hanging.get_mut(&from) else { return };
+        hanging.remove(&what);
+        if hanging.is_empty() {
+            self.hanging.remove(&from);
+        }
+    }
+
+    /// What hangs on a lock hangs no more, and is due.
+    fn release(&mut self, held: &Held, work: &Cell<u64>) {
+        for what in self.hanging.remove(held).into_iter().flatten() {
+            work.set(work.get() + 1);
+            match what {
+                Hanging::Class(class) => {
+                    let Some(members) = self.classes.get_mut(&class) else { continue };
+                    members.blocker = None;
+                    self.due.extend(members.tickets.first());
+                }
+                Hanging::One(ticket) => {
+                    if let Some(waiting) = self.queue.get_mut(&ticket) {
+                        waiting.blocker = None;
+                        self.due.insert(ticket);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a waiting request. The table looks at it again when `blocker` changes.
+    fn add(&mut self, ticket: Ticket, wanted: &Wanted, blocker: Held) {
+        self.queue.insert(ticket, Waiting { wanted: *wanted, blocker: None });
+        let members = self.classes.entry(wanted.class()).or_default();
+        members.tickets.insert(ticket);
+        members.by_owner.insert(wanted.owner, ticket);
+        let is_first = members.tickets.len() == 1;
+        if is_first {
+            self.hang(Hanging::Class(wanted.class()), blocker);
+        } else {
+            self.hang_of_class(ticket, wanted, blocker);
+        }
+    }
+
+    /// `blocker` is in the way of this request, which is one of several.
+    fn hang_of_class(&mut self, ticket: Ticket, wanted: &Wanted, blocker: Held) {
+        let class = wanted.class();
+        let members = self.classes.entry(class).or_default();
+        match members.blocker {
+            // What the owner of the new blocker wants itself may be free.
+            None => {
+                let its_own = members.by_owner.get(&blocker.owner).copied();
+                self.hang(Hanging::Class(class), blocker);
+                let hangs = |ticket: &Ticket| self.queue.get(ticket).is_some_and(|one| one.blocker.is_some());
+                self.due.extend(its_own.filter(|ticket| !hangs(ticket)));
+            }
+            Some(of_class) if of_class.owner == wanted.owner => self.hang(Hanging::One(ticket), blocker),
+            Some(_) => {}
+        }
+    }
+
+    /// A request waits no more.
+    fn remove(&mut self, ticket: Ticket) -> Option<Wanted> {
+        let Waiting { wanted, blocker } = self.queue.remove(&ticket)?;
+        self.due.remove(&ticket);
+        if let Some(blocker) = blocker {
+            self.take_down(Hanging::One(ticket), blocker);
+        }
+        let class = wanted.class();
+        let members = self.classes.get_mut(&class)?;
+        members.tickets.remove(&ticket);
+        members.by_owner.remove(&wanted.owner);
+        let (next, blocker) = (members.tickets.first().copied(), members.blocker);
+        match (next, blocker) {
+            (Some(next), None) => {
+                self.due.insert(next);
+            }
+            (Some(_), Some(_)) => {}
+            (None, blocker) => {
+                self.classes.remove(&class);
+                if let Some(blocker) = blocker {
+                    self.take_down(Hanging::Class(class), blocker);
+                }
+            }
+        }
+        Some(wanted)
+    }
+
+    /// Changes what an owner has. Returns how many locks it had, and has.
+    fn set(&mut self, lock: &Wanted, exclusive: Option<bool>, work: &Cell<u64>) -> (usize, usize) {
+        let owned = self.owners.entry(lock.owner).or_default();
+        let count = owned.count();
+        let (first, last) = lock.bytes();
+        let ranges = owned.of(lock.whole);
+        let near = (first.saturating_sub(1), last.saturating_add(1));
+        let before: Vec<HeldLock> = ranges.overlapping(near.0, near.1).copied().collect();
+        ranges.set(first, last, exclusive);
+        let after: Vec<HeldLock> = ranges.overlapping(near.0, near.1).copied().collect();
+        if exclusive.is_some() {
+            owned.pid = lock.pid;
+        }
+        let counts = (count, owned.count());
+        if owned.is_empty() {
+            self.owners.remove(&lock.owner);
+        }
+        work.set(work.get() + (before.len() + after.len()) as u64);
+        self.replace(lock, &before, &after, work);
+        counts
+    }
+
+    /// The locks `before` of an owner are those `after`.
+    fn replace(&mut self, lock: &Wanted, before: &[HeldLock], after: &[HeldLock], work: &Cell<u64>) {
+        let owner = lock.owner;
+        let interval = |of: &HeldLock| Interval { first: of.first, last: of.last, owner };
+        let held =
+            |of: &HeldLock| Held { owner, whole: lock.whole, exclusive: of.exclusive, first: of.first };
+        let is_in = |list: &[HeldLock], of: &HeldLock| {
+            list.binary_search_by_key(&of.first, |other| other.first).is_ok_and(|at| list[at] == *of)
+        };
+        let mut moved = Vec::new();
+        for gone in before.iter().filter(|gone| !is_in(after, gone)) {
+            self.held[place(lock.whole, gone.exclusive)].remove(&interval(gone));
+            // One that has grown is in the way of all that it was in the way of.
+            let at = after.partition_point(|new| new.last < gone.first);
+            let grown = after.get(at).filter(|new| {
+                new.exclusive == gone.exclusive && new.first <= gone.first && new.last >= gone.last
+            });
+            match grown {
+                Some(new) => {
+                    moved.extend(self.hanging.remove(&held(gone)).map(|hanging| (held(new), hanging)));
+                }
+                None => self.release(&held(gone), work),
+            }
+        }
+        for new in after.iter().filter(|new| !is_in(before, new)) {
+            self.held[place(lock.whole, new.exclusive)].insert(interval(new));
+        }
+        for (new, hanging) in moved {
+            for what in hanging {
+                work.set(work.get() + 1);
+                self.hang(what, new);
+            }
+        }
     }
 }
 
@@ -123,22 +374,32 @@ impl LockedFile {
 pub(super) struct LockTable {
     files: HashMap<u64, LockedFile>,
     /// Where each owner waits: file and ticket.
-    waits: HashMap<Owner, Vec<(u64, Ticket)>>,
+    waits: HashMap<Owner, BTreeSet<(u64, Ticket)>>,
+    /// Files of which each client has, or waits for, something; and by which owners.
+    places: HashMap<SessionId, BTreeSet<(u64, u64)>>,
     /// Locks and waits of each client.
     counts: HashMap<SessionId, usize>,
     held: usize,
+    waiting: usize,
     next_ticket: Ticket,
     ended: Vec<(Ticket, bool)>,
+    /// Files with waits that are due.
+    unsettled: BTreeSet<u64>,
+    /// Locks and waits that were looked at since the table was made.
+    work: Cell<u64>,
 }
 
 impl LockTable {
-    /// Locks, where nothing is in the way; else queues if `wait`. A request that waits already keeps its place.
+    /// Locks, where nothing is in the way; else queues if `wait`. A request that waits already keeps its place. Where waits of the
+    /// file are due, the caller is to let them go first ([`LockTable::is_settled`]).
     pub fn lock(&mut self, ino: u64, wanted: &Wanted, wait: bool) -> Outcome {
         if self.counts.get(&wanted.owner.session).is_some_and(|count| *count >= LOCKS_PER_SESSION_MAX) {
             return Outcome::Full;
         }
         let Some(holder) = self.conflict(ino, wanted) else {
-            self.leave_queue(ino, true, |_, queued| queued.same_lock(wanted));
+            if let Some(ticket) = self.files.get(&ino).and_then(|file| file.ticket(wanted)) {
+                self.leave_queue(ino, ticket, true);
+            }
             self.set(ino, wanted, Some(wanted.exclusive));
             self.grant_waiting(ino);
             return Outcome::Granted;
@@ -146,10 +407,8 @@ impl LockTable {
         if !wait {
             return Outcome::Locked(holder);
         }
-        let queue = self.files.get(&ino).map(|file| &file.queue);
-        let mut queued = queue.into_iter().flatten();
-        if let Some((ticket, _)) = queued.find(|(_, queued)| queued.same_lock(wanted)) {
-            return Outcome::Queued(*ticket);
+        if let Some(ticket) = self.files.get(&ino).and_then(|file| file.ticket(wanted)) {
+            return Outcome::Queued(ticket);
         }
         if wanted.whole {
             self.set(ino, wanted, None);
@@ -157,17 +416,26 @@ impl LockTable {
         } else if self.closes_a_circle(ino, wanted) {
             return Outcome::Deadlock;
         }
-        let ticket = self.next_ticket;
+        Outcome::Queued(self.queue(ino, wanted))
+    }
+
+    fn queue(&mut self, ino: u64, wanted: &Wanted) -> Ticket {
+        let (ticket, owner) = (self.next_ticket, wanted.owner);
         self.next_ticket += 1;
-        self.files.entry(ino).or_default().queue.push_back((ticket, *wanted));
-        self.waits.entry(wanted.owner).or_default().push((ino, ticket));
-        *self.counts.entry(wanted.owner.session).or_default() += 1;
-        Outcome::Queued(ticket)
+        let file = self.files.entry(ino).or_default();
+        let blocker = file.blocker(wanted, &self.work);
+        // Another owner holds the conflicting lock, so it is still there after this owner gave up its own.
+        file.add(ticket, wanted, blocker.expect("something is in the way"));
+        self.waits.entry(owner).or_default().insert((ino, ticket));
+        self.places.entry(owner.session).or_default().insert((ino, owner.id));
+        *self.counts.entry(owner.session).or_default() += 1;
+        self.waiting += 1;
+        ticket
     }
 
     /// The lock that is in the way of one.
     pub fn conflict(&self, ino: u64, wanted: &Wanted) -> Option<Holder> {
-        self.files.get(&ino)?.conflict(wanted)
+        self.files.get(&ino)?.conflict(wanted, &self.work)
     }
 
     /// Gives a lock back, or the part of it that is held.
@@ -178,27 +446,32 @@ impl LockTable {
 
     /// Gives back all that an owner has of a file, and takes it out of the queue.
     pub fn unlock_owner(&mut self, ino: u64, owner: Owner) {
-        self.forget(ino, |other| other == owner);
+        self.forget(ino, &[owner]);
     }
 
     /// Takes a waiting request out of the queue, if it is there.
     pub fn cancel(&mut self, ino: u64, wanted: &Wanted) {
-        self.leave_queue(ino, false, |_, queued| queued.same_lock(wanted));
+        if let Some(ticket) = self.files.get(&ino).and_then(|file| file.ticket(wanted)) {
+            self.leave_queue(ino, ticket, false);
+            self.grant_waiting(ino);
+        }
     }
 
     /// Gives back all that a client has of a file.
     pub fn close(&mut self, ino: u64, session: SessionId) {
-        self.forget(ino, |owner| owner.session == session);
+        let Some(places) = self.places.get(&session) else { return };
+        let ids = places.range((ino, 0)..=(ino, u64::MAX)).map(|(_, id)| *id);
+        let owners: Vec<Owner> = ids.map(|id| Owner { session, id }).collect();
+        if !owners.is_empty() {
+            self.forget(ino, &owners);
+        }
     }
 
     /// Gives back all that a client has.
     pub fn session_gone(&mut self, session: SessionId) {
-        if !self.counts.contains_key(&session) {
-            return;
-        }
-        let inos: Vec<u64> = self.files.keys().copied().collect();
+        let inos: BTreeSet<u64> =
+            self.places.get(&session).into_iter().flatten().map(|(ino, _)| *ino).collect();
         inos.into_iter().for_each(|ino| self.close(ino, session));
-        self.counts.remove(&session);
     }
 
     /// Locks what a client says that it had before the server was started again, if nobody else has it. Says whether it has
@@ -214,9 +487,10 @@ impl LockTable {
     /// Whether this lock is held.
     pub fn holds(&self, ino: u64, lock: &Wanted) -> bool {
         let owned = self.files.get(&ino).and_then(|file| file.owners.get(&lock.owner));
-        owned.is_some_and(|owned| match lock.whole {
-            true => owned.whole == Some(lock.exclusive),
-            false => owned.ranges.covers(lock.first, lock.last, lock.exclusive),
+        let (first, last) = lock.bytes();
+        owned.is_some_and(|owned| {
+            let locks = if lock.whole { &owned.whole } else { &owned.ranges };
+            locks.covers(first, last, lock.exclusive)
         })
     }
 
@@ -232,51 +506,68 @@ impl LockTable {
 
     /// Locks held, and requests that wait.
     pub fn counts(&self) -> (usize, usize) {
-        (self.held, self.waits.values().map(Vec::len).sum())
+        (self.held, self.waiting)
+    }
+
+    /// Whether no waits of a file are due.
+    pub fn is_settled(&self, ino: u64) -> bool {
+        !self.unsettled.contains(&ino)
+    }
+
+    /// Looks at a slice of the waits that are due. Returns whether there are more.
+    pub fn go_on(&mut self) -> bool {
+        if let Some(ino) = self.unsettled.first().copied() {
+            self.grant_waiting(ino);
+        }
+        !self.unsettled.is_empty()
     }
 
     /// Changes what an owner has, and the counts.
     fn set(&mut self, ino: u64, lock: &Wanted, exclusive: Option<bool>) {
-        if exclusive.is_none()
-            && !self.files.get(&ino).is_some_and(|file| file.owners.contains_key(&lock.owner))
-        {
+        let owner = lock.owner;
+        if exclusive.is_none() && !self.files.get(&ino).is_some_and(|file| file.owners.contains_key(&owner)) {
             return;
         }
         let file = self.files.entry(ino).or_default();
-        let owned = file.owners.entry(lock.owner).or_default();
-        let before = owned.count();
-        match lock.whole {
-            true => owned.whole = exclusive,
-            false => owned.ranges.set(lock.first, lock.last, exclusive),
-        }
-        if exclusive.is_some() {
-            owned.pid = lock.pid;
-        }
-        let after = owned.count();
-        if owned.is_empty() {
-            file.owners.remove(&lock.owner);
-        }
+        let (before, after) = file.set(lock, exclusive, &self.work);
         self.held = self.held + after - before;
-        let count = self.counts.entry(lock.owner.session).or_default();
+        let count = self.counts.entry(owner.session).or_default();
         *count = *count + after - before;
-        if *count == 0 {
-            self.counts.remove(&lock.owner.session);
+        if after > 0 {
+            self.places.entry(owner.session).or_default().insert((ino, owner.id));
         }
-        self.tidy(ino);
+        self.tidy(ino, owner);
     }
 
-    fn tidy(&mut self, ino: u64) {
-        if self.files.get(&ino).is_some_and(|file| file.owners.is_empty() && file.queue.is_empty()) {
+    /// Forgets what there is nothing of any more: a file, and an owner in it.
+    fn tidy(&mut self, ino: u64, owner: Owner) {
+        let session = owner.session;
+        if self.counts.get(&session) == Some(&0) {
+            self.counts.remove(&session);
+        }
+        let file = self.files.get(&ino);
+        let waits = self.waits.get(&owner);
+        let waits = waits.is_some_and(|waits| waits.range((ino, 0)..=(ino, Ticket::MAX)).next().is_some());
+        if !waits && !file.is_some_and(|file| file.owners.contains_key(&owner)) {
+            let places = self.places.entry(session).or_default();
+            places.remove(&(ino, owner.id));
+            if places.is_empty() {
+                self.places.remove(&session);
+            }
+        }
+        if file.is_some_and(|file| file.owners.is_empty() && file.queue.is_empty()) {
             self.files.remove(&ino);
+            self.unsettled.remove(&ino);
         }
     }
 
     /// Gives back all of some owners' locks of a file, and their waits.
-    fn forget(&mut self, ino: u64, is_meant: impl Fn(Owner) -> bool) {
-        let Some(file) = self.files.get(&ino) else { return };
-        let owners: Vec<Owner> = file.owners.keys().copied().filter(|owner| is_meant(*owner)).collect();
-        self.leave_queue(ino, false, |_, queued| is_meant(queued.owner));
-        for owner in owners {
+    fn forget(&mut self, ino: u64, owners: &[Owner]) {
+        let waits = owners.iter().filter_map(|owner| self.waits.get(owner));
+        let waits = waits.flat_map(|waits| waits.range((ino, 0)..=(ino, Ticket::MAX)));
+        let tickets: BTreeSet<Ticket> = waits.map(|(_, ticket)| *ticket).collect();
+        tickets.into_iter().for_each(|ticket| self.leave_queue(ino, ticket, false));
+        for owner in owners.iter().copied() {
             let all = Wanted { owner, whole: false, exclusive: false, first: 0, last: u64::MAX, pid: 0 };
             self.set(ino, &all, None);
             self.set(ino, &Wanted { whole: true, ..all }, None);
@@ -284,288 +575,94 @@ impl LockTable {
         self.grant_waiting(ino);
     }
 
-    /// Takes requests out of a queue.
-    fn leave_queue(&mut self, ino: u64, granted: bool, is_meant: impl Fn(Ticket, &Wanted) -> bool) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        let mut left = Vec::new();
-        file.queue.retain(|(ticket, queued)| {
-            let leaves = is_meant(*ticket, queued);
-            if leaves {
-                left.push((*ticket, queued.owner));
-            }
-            !leaves
-        });
-        for (ticket, owner) in &left {
-            self.ended.push((*ticket, granted));
-            if let Some(waits) = self.waits.get_mut(owner) {
-                waits.retain(|(_, waiting)| waiting != ticket);
-                if waits.is_empty() {
-                    self.waits.remove(owner);
-                }
-            }
-            if let Some(count) = self.counts.get_mut(&owner.session) {
-                *count -= 1;
-                if *count == 0 {
-                    self.counts.remove(&owner.session);
-                }
+    /// Takes a request out of a queue.
+    fn leave_queue(&mut self, ino: u64, ticket: Ticket, granted: bool) {
+        let Some(wanted) = self.files.get_mut(&ino).and_then(|file| file.remove(ticket)) else { return };
+        let owner = wanted.owner;
+        self.ended.push((ticket, granted));
+        self.waiting -= 1;
+        if let Some(waits) = self.waits.get_mut(&owner) {
+            waits.remove(&(ino, ticket));
+            if waits.is_empty() {
+                self.waits.remove(&owner);
             }
         }
-        self.tidy(ino);
+        if let Some(count) = self.counts.get_mut(&owner.session) {
+            *count -= 1;
+        }
+        self.tidy(ino, owner);
     }
 
-    /// Grants, from the front of the queue, what nothing is in the way of any more. A grant may be a weaker lock than the owner
-    /// had, which frees others: so until nothing changes.
+    /// Grants, from the front of the queue, what nothing is in the way of any more, until nothing is due or a slice is done. A
+    /// grant may be a weaker lock than the owner had, which frees others.
     fn grant_waiting(&mut self, ino: u64) {
-        loop {
-            let Some(file) = self.files.get(&ino) else { return };
-            let mut queue = file.queue.iter();
-            let Some((ticket, wanted)) = queue.find(|(_, wanted)| file.conflict(wanted).is_none()).copied()
-            else {
+        let end = self.work.get() + SLICE;
+        while let Some(file) = self.files.get_mut(&ino) {
+            if self.work.get() >= end && !file.due.is_empty() {
+                self.unsettled.insert(ino);
                 return;
-            };
-            self.set(ino, &wanted, Some(wanted.exclusive));
-            self.leave_queue(ino, true, |queued, _| queued == ticket);
-        }
-    }
-
-    /// Whether those who are in the way of `wanted` wait for its owner, directly or through others.
-    fn closes_a_circle(&self, ino: u64, wanted: &Wanted) -> bool {
-        let blockers = |ino: u64, wanted: &Wanted| -> Vec<Owner> {
-            self.files
-                .get(&ino)
-                .into_iter()
-                .flat_map(|file| file.conflicts(wanted))
-                .map(|held| held.owner)
-                .collect()
-        };
-        let mut seen = HashSet::new();
-        let mut next = blockers(ino, wanted);
-        while let Some(owner) = next.pop() {
-            if owner == wanted.owner {
-                return true;
             }
-            if !seen.insert(owner) {
-                continue;
-            }
-            for (ino, ticket) in self.waits.get(&owner).into_iter().flatten() {
-                let queue = self.files.get(ino).map(|file| &file.queue);
-                let waiting = queue.into_iter().flatten().find(|(queued, _)| queued == ticket);
-                if let Some((_, waiting)) = waiting.filter(|(_, waiting)| !waiting.whole) {
-                    next.extend(blockers(*ino, waiting));
+            let Some(ticket) = file.due.pop_first() else { break };
+            self.work.set(self.work.get() + 1);
+            let Some(wanted) = file.queue.get(&ticket).map(|waiting| waiting.wanted) else { continue };
+            match file.blocker(&wanted, &self.work) {
+                Some(blocker) => file.hang_of_class(ticket, &wanted, blocker),
+                None => {
+                    self.set(ino, &wanted, Some(wanted.exclusive));
+                    self.leave_queue(ino, ticket, true);
                 }
             }
         }
-        false
+        self.unsettled.remove(&ino);
+    }
+
+    /// Whether those who are in the way of `wanted` wait for its owner, directly or through others. Where that would take more
+    /// than [`EDGES_MAX`], it is taken for no, and the request waits.
+    fn closes_a_circle(&self, ino: u64, wanted: &Wanted) -> bool {
+        let end = self.work.get() + EDGES_MAX;
+        let (mut seen, mut classes) = (HashSet::new(), HashSet::new());
+        let mut next = Vec::new();
+        let mut closes = self.follow(ino, wanted, wanted.owner, end, &mut seen, &mut next);
+        while let Some(owner) = next.pop().filter(|_| !closes && self.work.get() < end) {
+            for (ino, ticket) in self.waits.get(&owner).into_iter().flatten() {
+                self.work.set(self.work.get() + 1);
+                let Some(waiting) = self.files.get(ino).and_then(|file| file.queue.get(ticket)) else {
+                    continue;
+                };
+                let waiting = &waiting.wanted;
+                // Others of a class wait for the same, and for the first of them, which has been seen.
+                if !waiting.whole && classes.insert((*ino, waiting.class())) {
+                    closes |= self.follow(*ino, waiting, wanted.owner, end, &mut seen, &mut next);
+                }
+            }
+        }
+        closes
+    }
+
+    /// Notes who is in the way of `waiting`; whether `sought` is.
+    fn follow(
+        &self,
+        ino: u64,
+        waiting: &Wanted,
+        sought: Owner,
+        end: u64,
+        seen: &mut HashSet<Owner>,
+        next: &mut Vec<Owner>,
+    ) -> bool {
+        let Some(file) = self.files.get(&ino) else { return false };
+        let mut found = false;
+        file.find(waiting, &self.work, |owner| {
+            found |= owner == sought;
+            if seen.insert(owner) {
+                next.push(owner);
+            }
+            found || self.work.get() >= end
+        });
+        found
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const INO: u64 = 7;
-    const BYTES: u64 = 12;
-
-    fn owner(id: u64) -> Owner {
-        Owner { session: SessionId([id as u8 / 2; 16]), id }
-    }
-
-    fn range(id: u64, exclusive: bool, first: u64, last: u64) -> Wanted {
-        Wanted { owner: owner(id), whole: false, exclusive, first, last, pid: id as u32 }
-    }
-
-    fn whole(id: u64, exclusive: bool) -> Wanted {
-        Wanted { whole: true, ..range(id, exclusive, 0, 0) }
-    }
-
-    fn granted(table: &mut LockTable) -> Vec<Ticket> {
-        table.take_ended().into_iter().filter(|(_, granted)| *granted).map(|(ticket, _)| ticket).collect()
-    }
-
-    fn queued(outcome: Outcome) -> Ticket {
-        match outcome {
-            Outcome::Queued(ticket) => ticket,
-            other => panic!("{other:?} instead of a place in the queue"),
-        }
-    }
-
-    #[test]
-    fn waits_are_granted_in_order_of_arrival() {
-        let mut table = LockTable::default();
-        assert_eq!(table.lock(INO, &range(0, true, 0, 9), false), Outcome::Granted);
-        let first = queued(table.lock(INO, &range(2, true, 0, 4), true));
-        let second = queued(table.lock(INO, &range(4, true, 3, 6), true));
-        let third = queued(table.lock(INO, &range(6, true, 8, 9), true));
-        assert_eq!(queued(table.lock(INO, &range(2, true, 0, 4), true)), first, "it keeps its place");
-        assert_eq!(table.counts(), (1, 3));
-        table.unlock(INO, &range(0, true, 0, 9));
-        assert_eq!(granted(&mut table), [first, third], "the second overlaps the first");
-        table.unlock_owner(INO, owner(2));
-        assert_eq!(granted(&mut table), [second]);
-        assert_eq!(table.counts(), (2, 0));
-    }
-
-    #[test]
-    fn circles_of_two_and_three_are_refused_and_chains_are_not() {
-        for owners in [2, 3] {
-            let mut table = LockTable::default();
-            for id in 0..owners {
-                assert_eq!(table.lock(INO + id, &range(id, true, 0, 0), true), Outcome::Granted);
-            }
-            for id in 0..owners - 1 {
-                queued(table.lock(INO + id + 1, &range(id, true, 0, 0), true));
-            }
-            let last = range(owners - 1, false, 0, 0);
-            assert_eq!(table.lock(INO, &last, true), Outcome::Deadlock);
-            assert!(
-                matches!(table.lock(INO, &last, false), Outcome::Locked(_)),
-                "who does not wait is told why"
-            );
-            // One that gives up what the others wait for ends the circle.
-            table.unlock_owner(INO + owners - 1, owner(owners - 1));
-            assert_eq!(granted(&mut table).len(), 1);
-            queued(table.lock(INO, &last, true));
-        }
-    }
-
-    #[test]
-    fn two_that_upgrade_at_once_are_a_circle_for_ranges_and_none_for_whole_files() {
-        let mut table = LockTable::default();
-        for id in [0, 2] {
-            assert_eq!(table.lock(INO, &range(id, false, 0, 9), true), Outcome::Granted);
-            assert_eq!(table.lock(INO, &whole(id, false), true), Outcome::Granted);
-        }
-        queued(table.lock(INO, &range(0, true, 0, 9), true));
-        assert_eq!(table.lock(INO, &range(2, true, 0, 9), true), Outcome::Deadlock);
-        let first = queued(table.lock(INO, &whole(0, true), true));
-        let second = table.lock(INO, &whole(2, true), true);
-        assert_eq!(second, Outcome::Granted, "the first gave up its shared lock to wait");
-        table.unlock(INO, &whole(2, true));
-        assert_eq!(granted(&mut table), [first]);
-    }
-
-    #[test]
-    fn ranges_and_whole_files_do_not_know_of_each_other() {
-        let mut table = LockTable::default();
-        assert_eq!(table.lock(INO, &whole(0, true), false), Outcome::Granted);
-        assert_eq!(table.lock(INO, &range(2, true, 0, u64::MAX), false), Outcome::Granted);
-        assert!(matches!(table.lock(INO, &whole(2, false), false), Outcome::Locked(_)));
-        assert!(matches!(table.lock(INO, &range(0, false, 5, 5), false), Outcome::Locked(_)));
-    }
-
-    #[test]
-    fn a_client_that_goes_leaves_nothing_and_wakes_who_waited_for_it() {
-        let mut table = LockTable::default();
-        // Owners 0 and 1 are of one client.
-        table.lock(INO, &range(0, true, 0, 9), false);
-        table.lock(INO + 1, &whole(1, true), false);
-        let range_wait = queued(table.lock(INO, &range(2, true, 5, 5), true));
-        let whole_wait = queued(table.lock(INO + 1, &whole(4, false), true));
-        queued(table.lock(INO, &range(1, true, 0, 0), true));
-        table.session_gone(owner(0).session);
-        let mut granted = granted(&mut table);
-        granted.sort();
-        assert_eq!(granted, [range_wait, whole_wait]);
-        table.session_gone(owner(2).session);
-        table.session_gone(owner(4).session);
-        assert_eq!(table.counts(), (0, 0));
-        assert!(table.files.is_empty() && table.counts.is_empty() && table.waits.is_empty());
-    }
-
-    #[test]
-    fn who_stops_waiting_is_passed_over() {
-        let mut table = LockTable::default();
-        table.lock(INO, &range(0, true, 0, 9), false);
-        let first = queued(table.lock(INO, &range(2, true, 0, 9), true));
-        let second = queued(table.lock(INO, &range(4, true, 0, 9), true));
-        table.cancel(INO, &range(2, true, 0, 9));
-        assert_eq!(table.take_ended(), [(first, false)]);
-        table.cancel(INO, &range(2, true, 0, 9));
-        table.unlock(INO, &range(0, true, 0, 9));
-        assert_eq!(granted(&mut table), [second]);
-    }
-
-    #[test]
-    fn claims_are_granted_unless_another_was_first_and_can_be_repeated() {
-        let mut table = LockTable::default();
-        assert!(table.claim(INO, &range(0, true, 0, 9)) && table.claim(INO, &range(0, true, 0, 9)));
-        assert!(!table.claim(INO, &range(2, false, 9, 10)));
-        assert!(table.holds(INO, &range(0, true, 3, 4)) && !table.holds(INO, &range(2, false, 9, 10)));
-    }
-
-    #[test]
-    fn a_client_has_a_bound() {
-        let mut table = LockTable::default();
-        for at in 0..LOCKS_PER_SESSION_MAX as u64 {
-            assert_eq!(table.lock(at, &range(0, true, 0, 0), false), Outcome::Granted);
-        }
-        assert_eq!(table.lock(0, &range(1, true, 5, 5), true), Outcome::Full);
-        assert_eq!(table.lock(0, &range(2, true, 5, 5), true), Outcome::Granted, "another client");
-    }
-
-    /// For each owner, what it has of each byte.
-    type Model = Vec<[Option<bool>; BYTES as usize]>;
-
-    fn free_in(model: &Model, wanted: &Wanted) -> bool {
-        let bytes = wanted.first as usize..=wanted.last as usize;
-        let mut others = model.iter().enumerate().filter(|(id, _)| *id as u64 != wanted.owner.id);
-        others.all(|(_, theirs)| {
-            theirs[bytes.clone()].iter().all(|held| held.is_none_or(|held| !held && !wanted.exclusive))
-        })
-    }
-
-    proptest! {
-        #![proptest_config(weft_test_random::cases(256))]
-        /// Against a byte-array model: who does not wait is granted what the model allows; who waits is granted later, in order,
-        /// and nobody ever has what another has exclusively.
-        #[test]
-        fn every_byte_is_held_as_a_model_of_bytes_has_it(
-            steps in proptest::collection::vec((0u64..4, 0..BYTES, 0..BYTES, any::<Option<bool>>(), any::<bool>()), 0..80),
-        ) {
-            let mut table = LockTable::default();
-            let mut model: Model = vec![[None; BYTES as usize]; 4];
-            let mut waiting: Vec<(Ticket, Wanted)> = Vec::new();
-            for (id, one, other, exclusive, wait) in steps {
-                let wanted = range(id, exclusive.unwrap_or(false), one.min(other), one.max(other));
-                let bytes = wanted.first as usize..=wanted.last as usize;
-                if exclusive.is_none() {
-                    table.unlock(INO, &wanted);
-                    model[id as usize][bytes].fill(None);
-                } else {
-                    let free = free_in(&model, &wanted);
-                    match table.lock(INO, &wanted, wait) {
-                        Outcome::Granted => {
-                            prop_assert!(free);
-                            model[id as usize][bytes].fill(exclusive);
-                            waiting.retain(|(_, waits)| !waits.same_lock(&wanted));
-                        }
-                        Outcome::Queued(ticket) => {
-                            prop_assert!(!free && wait);
-                            if !waiting.iter().any(|(known, _)| *known == ticket) {
-                                waiting.push((ticket, wanted));
-                            }
-                        }
-                        Outcome::Locked(_) => prop_assert!(!free && !wait),
-                        Outcome::Deadlock => prop_assert!(!free && wait && !waiting.is_empty()),
-                        Outcome::Full => prop_assert!(false, "far from the bound"),
-                    }
-                }
-                for ticket in granted(&mut table) {
-                    let at = waiting.iter().position(|(known, _)| *known == ticket);
-                    let (_, granted) = waiting.remove(at.expect("only who waits is granted"));
-                    prop_assert!(free_in(&model, &granted));
-                    let bytes = granted.first as usize..=granted.last as usize;
-                    model[granted.owner.id as usize][bytes].fill(Some(granted.exclusive));
-                }
-                prop_assert!(waiting.iter().all(|(_, waits)| !free_in(&model, waits)), "nobody waits for nothing");
-                for (id, held) in model.iter().enumerate() {
-                    for (byte, held) in held.iter().enumerate() {
-                        let of = |exclusive| table.holds(INO, &range(id as u64, exclusive, byte as u64, byte as u64));
-                        prop_assert_eq!((of(true), of(false)), (*held == Some(true), *held == Some(false)));
-                    }
-                }
-            }
-        }
-    }
-}
+mod model;
+#[cfg(test)]
+mod tests;

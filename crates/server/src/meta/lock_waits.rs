@@ -17,6 +17,8 @@ use weft_wire::messages::LockState;
 pub(super) struct Locks {
     pub table: RefCell<LockTable>,
     kept_back: RefCell<HashMap<Ticket, Rc<KeptBack>>>,
+    /// A task looks at waits that are due.
+    goes_on: Cell<bool>,
     /// Who may hold locks, as the store has it.
     pub lockers: RefCell<HashSet<Locker>>,
     /// Who may have held some before the server was started, and has not come back.
@@ -50,8 +52,34 @@ impl Locks {
         }
     }
 
-    /// Wakes the requests whose waits are over.
-    pub fn end_waits(&self) {
+    /// Wakes the requests whose waits are over. Where more waits are due than a slice of them, goes on between other requests.
+    pub fn end_waits(self: &Rc<Self>) {
+        self.wake_ended();
+        if !self.table.borrow_mut().go_on() {
+            return self.wake_ended();
+        }
+        if self.goes_on.replace(true) {
+            return;
+        }
+        let locks = self.clone();
+        weft_reactor::spawn(async move {
+            while locks.table.borrow_mut().go_on() {
+                locks.wake_ended();
+                weft_reactor::yield_now().await;
+            }
+            locks.goes_on.set(false);
+            locks.wake_ended();
+        });
+    }
+
+    /// Waits until no waits of this file are due, which come before a new request.
+    pub async fn settled(&self, ino: u64) {
+        while !self.table.borrow().is_settled(ino) {
+            weft_reactor::yield_now().await;
+        }
+    }
+
+    fn wake_ended(&self) {
         for (ticket, granted) in self.table.borrow_mut().take_ended() {
             if let Some(wait) = self.kept_back.borrow_mut().remove(&ticket) {
                 wait.granted.set(granted);

@@ -34,6 +34,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             return Ok(Answer { body, ..Answer::default() });
         }
         self.note_locker(call.locker()).await?;
+        self.locks.settled(request.lock.ino).await;
         let wanted = self.wanted(call.session, &request.lock)?;
         self.locks.lockers.borrow_mut().insert(call.locker());
         let ino = request.lock.ino;
@@ -90,6 +91,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         if !self.locks.grace_is_over_by(deadline(request.hold_ms)).await {
             return Ok(Answer::of(&GetLockReply { state: LockState::Waiting, holder: None }));
         }
+        self.locks.settled(request.lock.ino).await;
         let wanted = self.wanted(call.session, &request.lock)?;
         let conflict = self.locks.table.borrow().conflict(request.lock.ino, &wanted);
         let holder = conflict.map(|holder| LockHolder {

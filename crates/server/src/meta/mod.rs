@@ -110,7 +110,7 @@ pub(crate) struct MetaPart<E: Engine> {
     keys: KeyRing,
     ring_servers: Cell<u16>,
     sessions: Sessions,
-    locks: Locks,
+    locks: Rc<Locks>,
     watchers: Watchers,
     /// Of the operation that runs; its memory serves one after the other.
     effects: RefCell<Effects>,
@@ -150,7 +150,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             keys,
             ring_servers: Cell::new(ring_servers),
             sessions: Sessions::default(),
-            locks: Locks::default(),
+            locks: Rc::default(),
             watchers: Watchers::new(watched),
             effects: RefCell::default(),
             spreading: spreading::Spreading::default(),
