@@ -440,6 +440,30 @@ fn sqlite_keeps_a_database_that_two_mounts_write() {
     }
 }
 
+/// The rollback journal from two mounts, and the write-ahead log from two processes of one mount.
+#[test]
+fn sqlite_loses_no_commit_with_a_journal_on_two_mounts_or_a_log_on_one() {
+    const COMMITS: usize = 30;
+    let cluster = Cluster::start(2);
+    let mounts = [cluster.mount(), cluster.mount()];
+    for (db, mode, writers) in [("journal", "delete", [0, 1]), ("log", "wal", [0, 0])] {
+        let made = format!("sqlite3 {db} 'pragma journal_mode={mode}' 'create table t (who int, v int)'");
+        assert_eq!(mounts[0].sh(&made), format!("{mode}\n"));
+        std::thread::scope(|scope| {
+            for (who, mount) in writers.into_iter().enumerate() {
+                let mount = &mounts[mount];
+                // One process, so that it keeps what it has mapped.
+                let inserts = format!("insert into t values ({who}, 0);\n").repeat(COMMITS);
+                let script = format!("sqlite3 -bail -cmd '.timeout 50000' {db} <<< '{inserts}'");
+                scope.spawn(move || mount.sh(&script));
+            }
+        });
+        let counted =
+            format!("sqlite3 {db} 'pragma integrity_check' 'select who, count(*) from t group by who'");
+        assert_eq!(mounts[0].sh(&counted), format!("ok\n0|{COMMITS}\n1|{COMMITS}\n"), "{mode}");
+    }
+}
+
 #[test]
 fn more_threads_may_wait_than_a_connection_takes_requests() {
     const WAITS: usize = 50;
