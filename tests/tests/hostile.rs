@@ -870,6 +870,55 @@ fn a_client_that_renews_its_leases_and_acknowledges_nothing_is_waited_for_once()
 }
 
 #[test]
+fn a_user_who_comes_again_and_again_with_leases_is_waited_for_once() {
+    let mut cluster = Served::start(1);
+    let (file, config) = (cluster.scratch().join("user.key"), cluster.config_path());
+    let (out, config) = (file.display().to_string(), config.display().to_string());
+    cluster.weft(&["key", "issue", "--uid", "1000", "--gid", "1000", "--config", &config, "--out", &out]);
+    let (key, address) =
+        (weft_client::read_key_file(&file).expect("a key"), cluster.address("meta0").to_owned());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let (ready, begun) = std::sync::mpsc::channel();
+    let hostile = std::thread::spawn(move || {
+        let mut refused = 0;
+        let mut sessions = Vec::new();
+        while !stopped.load(Ordering::Relaxed) {
+            let mut raw = Raw::tcp(&address).expect("it listens");
+            raw.greet(&key).expect("the key is right");
+            let watch = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: false };
+            let reply = raw.ask(&watch).expect("an answer");
+            if reply.header.status == Status::Ok {
+                let first: WatchReply = weft_wire::body::decode(&reply.header, &reply.body).expect("a reply");
+                raw.must(&WatchRequest { epoch: first.epoch, acknowledged: first.last, ..watch });
+            }
+            refused += usize::from(reply.header.status == Status::Busy);
+            let at = At { dir: ROOT_INO, path: b"x".to_vec() };
+            let caller = Caller { uid: 1000, gid: 1000, groups: vec![] };
+            let _ = raw.ask(&LookupRequest { caller, at, follow: false }).expect("an answer");
+            sessions.push(raw);
+            let _ = ready.send(());
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        refused
+    });
+    begun.recv().expect("it watches");
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/first", 0o755).expect("made");
+    // Leases from before the penalty end by themselves.
+    client.mkdir("/second", 0o755).expect("made");
+    for name in ["/third", "/fourth", "/fifth"] {
+        let start = Instant::now();
+        client.mkdir(name, 0o755).expect("made");
+        assert!(start.elapsed() < LATENCY_MAX, "{name} waited {:?} for a hostile user", start.elapsed());
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(hostile.join().expect("it was answered") > 0, "it is told why it gets no leases");
+    assert!(cluster.log("meta0").contains("let a lease run out"), "{}", cluster.log("meta0"));
+    check_unharmed(&mut cluster);
+}
+
+#[test]
 fn strangers_leave_descriptors_for_others() {
     let mut cluster = Served::init(ServedOptions { io_servers: 1, ..ServedOptions::default() });
     let few = ["sh", "-c", "ulimit -n 300; exec \"$@\"", "few"].map(String::from).to_vec();

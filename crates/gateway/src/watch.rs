@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use weft_client::Client;
+use weft_wire::Status;
 use weft_wire::limits::LEASE_MS;
 use weft_wire::messages::Change;
 
@@ -28,6 +29,8 @@ use weft_wire::messages::Change;
 pub const LEASE: Duration = Duration::from_millis(LEASE_MS);
 /// Pause after a watch that failed.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same where the server grants this client no leases for now.
+const PAUSE_WITHOUT_LEASES: Duration = Duration::from_secs(1);
 
 /// When something was asked for, and under which circumstances.
 #[derive(Debug, Clone, Copy)]
@@ -141,12 +144,16 @@ impl Watch {
         while !self.ending.load(Ordering::SeqCst) {
             let arrivals = self.client.meta_arrivals();
             let asked_at = self.begin.elapsed().as_nanos() as u64;
-            let Ok(reply) = self.client.watch(epoch, acknowledged, at_once) else {
-                heard_all = false;
-                self.standing.store(0, Ordering::SeqCst);
-                at_once = true;
-                std::thread::sleep(PAUSE);
-                continue;
+            let reply = match self.client.watch(epoch, acknowledged, at_once) {
+                Ok(reply) => reply,
+                Err(error) => {
+                    heard_all = false;
+                    self.standing.store(0, Ordering::SeqCst);
+                    at_once = true;
+                    let is_refused = error.status() == Some(Status::Busy);
+                    std::thread::sleep(if is_refused { PAUSE_WITHOUT_LEASES } else { PAUSE });
+                    continue;
+                }
             };
             if reply.reset || !reply.changes.is_empty() {
                 self.count_forgetting();

@@ -35,6 +35,7 @@ impl<E: Engine + 'static> MetaService<E> {
         let counts = self.meta.namespace.borrow().statfs();
         let (locks_held, lock_waits) = self.meta.lock_counts();
         let (watchers, leases) = self.meta.watch_counts();
+        let (lease_lapses, barred_keys) = self.meta.penalty_counts();
         let gauges = [
             ("inodes", counts.inodes),
             ("open_files", counts.open_files),
@@ -45,6 +46,8 @@ impl<E: Engine + 'static> MetaService<E> {
             ("lock_waits", lock_waits as u64),
             ("watching_clients", watchers as u64),
             ("leased_inodes", leases as u64),
+            ("lease_lapses", lease_lapses),
+            ("keys_without_leases", barred_keys as u64),
         ];
         gauges.map(|(name, value)| Gauge { name: name.into(), value }).into()
     }

@@ -17,6 +17,7 @@ const RISING: &[&str] = &[
     "credits_used_up",
     "slow_requests",
     "garbage_removed_files",
+    "lease_lapses",
     "orphans_removed_files",
     "orphan_scans",
     "sums_compared_blocks",

@@ -34,6 +34,7 @@ mod locks;
 mod map;
 pub(crate) mod map_record;
 mod names;
+mod penalties;
 mod quota;
 pub(crate) mod registry;
 mod removed;

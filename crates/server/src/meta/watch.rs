@@ -12,6 +12,7 @@
 //!
 //! `watchers.rs` has the rules and their bounds.
 
+use super::penalties::Party;
 use super::watchers::nothing;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
@@ -34,13 +35,14 @@ impl<E: Engine + 'static> MetaPart<E> {
         if self.watchers.has_ended(session) {
             return Ok(Answer::of(&nothing(&request)));
         }
-        self.watchers.check_silence(session)?;
+        let party = Party { holder: call.holder, is_user: !call.trusted_with_sizes };
+        self.watchers.check_silence(session, party, &request)?;
         if !self.watchers.watches(session) {
             self.namespace.borrow_mut().change(|op| {
                 op.add_watcher(session);
                 Ok::<_, MetaError>(())
             })?;
-            self.watchers.add(session);
+            self.watchers.add(session, party);
         }
         let reply = match self.watchers.turn(session, &request) {
             Ok(reply) => reply,
@@ -49,12 +51,17 @@ impl<E: Engine + 'static> MetaPart<E> {
                 self.watchers.no_longer_awaited(session);
                 if !request.at_once {
                     let _ = weft_reactor::timeout(HEARTBEAT, bell.wait()).await;
-                    self.watchers.check_silence(session)?;
+                    self.watchers.check_silence(session, party, &request)?;
                 }
                 self.watchers.reply(session, &request)
             }
         };
         Ok(Answer::of(&reply))
+    }
+
+    /// Leases that ran out since the start, and keys whose clients get none.
+    pub fn penalty_counts(&self) -> (u64, usize) {
+        self.watchers.penalty_counts()
     }
 
     /// The session watches no longer.

@@ -13,6 +13,7 @@ use weft_wire::limits::CHANGES_PER_MESSAGE_MAX;
 use weft_wire::messages::{Change, WatchReply, WatchRequest};
 
 use super::leases::LEASE;
+use super::penalties::Party;
 
 /// An acknowledgement that takes longer is late.
 const LATE: Duration = Duration::from_secs(1);
@@ -23,6 +24,7 @@ pub(super) const QUEUE_MAX: usize = 8192;
 
 /// One client's changes, numbered from 1.
 pub(super) struct Watcher {
+    pub party: Party,
     pub epoch: u64,
     /// Number of the last change before those in the queue.
     base: u64,
@@ -47,8 +49,9 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    pub fn new(epoch: u64, now: Instant) -> Watcher {
+    pub fn new(party: Party, epoch: u64, now: Instant) -> Watcher {
         Watcher {
+            party,
             epoch,
             base: 0,
             acknowledged: 0,
@@ -108,10 +111,6 @@ impl Watcher {
         too_late
     }
 
-    pub fn is_silent(&self, now: Instant) -> bool {
-        self.silent_until.is_some_and(|until| now < until)
-    }
-
     pub fn acknowledge(&mut self, request: &WatchRequest, now: Instant) {
         let knows_all = match self.delivered {
             Some(delivered) => request.epoch == self.epoch && request.acknowledged >= delivered,
@@ -120,6 +119,11 @@ impl Watcher {
         if knows_all {
             self.heard_at = now;
         }
+        self.note_acknowledged(request, now);
+    }
+
+    /// As [`Watcher::acknowledge`], without a right to leases.
+    pub fn note_acknowledged(&mut self, request: &WatchRequest, now: Instant) {
         if request.epoch != self.epoch {
             return;
         }

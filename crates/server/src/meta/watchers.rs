@@ -10,8 +10,8 @@
 //! **Bounds.** The author of a change waits for nobody longer than until the lease ends, so a client that is stopped, cut off or dead
 //! holds others up once, for the rest of its lease. Nor does it help a client to ask on without acknowledging: its leases end
 //! [`LEASE`] after its last `Watch` that acknowledged all that it had been sent, however often it asks for something
-//! else, and it caches nothing for longer than [`weft_wire::limits::LEASE_MS`] from when it sent that. Who has let others wait for so
-//! long in all, by not acknowledging or by doing so late, may not watch for [`SILENT`].
+//! else, and it caches nothing for longer than [`weft_wire::limits::LEASE_MS`] from when it sent that. A client that has acknowledged
+//! late may not watch for a while. One that let a lease run out may not either, nor may others with its key (`penalties.rs`).
 //!
 //! **Epochs.** A watch whose changes could not be kept (too many, or the server is a new process) goes on with another epoch: the
 //! client must forget everything, and until it has acknowledged that, its leases count.
@@ -20,7 +20,8 @@
 //! watched again in the new epoch, which they do after forgetting, or until all leases of before are over.
 
 use super::leases::{Concerned, LEASE, Leases};
-use super::watcher::{SILENT, Watcher};
+use super::penalties::{Party, Penalties};
+use super::watcher::Watcher;
 use crate::answer::Refusal;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -40,12 +41,17 @@ pub(super) struct LeaseHolder {
 
 /// Up to so many watching clients it is looked whether any but the author of a change has leases. Of more, some have.
 const FEW: usize = 8;
+/// From so many clients that have left on, those are forgotten whose leases are over.
+const LEFT_MAX: usize = 256;
 
 struct State {
     leases: Leases,
     watchers: HashMap<SessionId, Watcher>,
     /// When the last lease ends of clients that are no longer among `watchers`, or are there anew.
     left_until: Instant,
+    /// Clients that are no longer among `watchers`, and when their last leases end.
+    left: HashMap<SessionId, (Party, Instant)>,
+    penalties: Penalties,
     /// Sessions that have said that they watch no longer; a request of before may still be on its way.
     ended: HashSet<SessionId>,
     epochs: u64,
@@ -72,6 +78,8 @@ impl Watchers {
             leases: Leases::new(now),
             watchers: HashMap::new(),
             left_until: now,
+            left: HashMap::new(),
+            penalties: Penalties::default(),
             ended: HashSet::new(),
             epochs: crate::clock::since_1970().as_nanos() as u64,
             awaited: awaited.into_iter().collect(),
@@ -201,34 +209,75 @@ impl Watchers {
         }
     }
 
-    /// The holder's lease was waited for to its end.
+    /// A change waited for the holder until its lease ended.
     fn has_not_answered(&self, holder: &LeaseHolder) {
-        let mut state = self.state.borrow_mut();
-        let Some(watcher) = state.watchers.get_mut(&holder.session) else { return };
-        let now = Instant::now();
-        watcher.waiters.retain(|(number, _)| *number != holder.number);
-        let Some(since) = watcher.behind_since.replace(now) else { return };
-        watcher.note_late(now.saturating_duration_since(since), now);
-    }
-
-    /// Refuses a client that has let others wait for too long.
-    pub fn check_silence(&self, session: SessionId) -> Result<(), Refusal> {
         let state = &mut *self.state.borrow_mut();
         let now = Instant::now();
-        let Some(watcher) = state.watchers.get_mut(&session) else { return Ok(()) };
-        if watcher.is_silent(now) {
+        let party = match state.watchers.get_mut(&holder.session) {
+            Some(watcher) => {
+                watcher.waiters.retain(|(number, _)| *number != holder.number);
+                let Some(since) = watcher.behind_since.replace(now) else { return };
+                watcher.note_late(now.saturating_duration_since(since), now);
+                watcher.party
+            }
+            None => match state.left.get(&holder.session) {
+                Some((party, _)) => *party,
+                None => return,
+            },
+        };
+        let Some(penalty) = state.penalties.lapse(party, now) else { return };
+        if let Some(watcher) = state.watchers.get_mut(&holder.session) {
+            watcher.silent_until = Some(now + penalty.time);
+        }
+        let of_key =
+            state.watchers.values().filter(|watcher| penalty.all && watcher.party.holder == party.holder);
+        of_key.for_each(|watcher| watcher.bell.set());
+        crate::log::warning!(
+            "meta",
+            "a client with a {} key let a lease run out, so that a change waited for it: {} cached leases for {} s",
+            if party.is_user { "user's" } else { "host's" },
+            if penalty.all { "no client with that key gets" } else { "it gets no" },
+            penalty.time.as_secs()
+        );
+    }
+
+    /// Refuses a client that has let others wait for too long, or one with the same key has.
+    pub fn check_silence(
+        &self,
+        session: SessionId,
+        party: Party,
+        request: &WatchRequest,
+    ) -> Result<(), Refusal> {
+        let state = &mut *self.state.borrow_mut();
+        let now = Instant::now();
+        let watcher = state.watchers.get_mut(&session);
+        let of_key = state.penalties.left(party, now);
+        let silent = watcher.as_ref().and_then(|watcher| watcher.silent_until);
+        let of_session =
+            silent.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero());
+        if let Some(left) = of_key.max(of_session) {
+            // Changes that it has heard of keep no others waiting.
+            if let Some(watcher) = watcher {
+                watcher.note_acknowledged(request, now);
+            }
+            let who = if of_key.is_some() { "a client with this key" } else { "this client" };
             let text = format!(
-                "this client did not acknowledge changes by others in time, which waited for it; it may cache nothing for {} s",
-                SILENT.as_secs()
+                "{who} did not acknowledge changes by others in time, which waited for it; it may cache nothing for {} s",
+                left.as_secs() + 1
             );
             return Err(Refusal::new(Status::Busy, text));
         }
-        if watcher.silent_until.is_some() {
-            // Its leases are over by long.
+        if let (Some(watcher), Some(_)) = (watcher, silent) {
+            // Its leases ended long ago.
             state.epochs += 1;
-            *watcher = Watcher::new(state.epochs, now);
+            *watcher = Watcher::new(party, state.epochs, now);
         }
         Ok(())
+    }
+
+    /// Leases that ran out since the start, and keys whose clients get none.
+    pub fn penalty_counts(&self) -> (u64, usize) {
+        self.state.borrow().penalties.counts(Instant::now())
     }
 
     /// Set when the holder has acknowledged; `None` if that is so already. Of a client that is gone nobody will set it.
@@ -275,10 +324,10 @@ impl Watchers {
         let _ = if by_request { ended.insert(session) } else { ended.remove(&session) };
     }
 
-    pub fn add(&self, session: SessionId) {
+    pub fn add(&self, session: SessionId, party: Party) {
         let mut state = self.state.borrow_mut();
         state.epochs += 1;
-        let watcher = Watcher::new(state.epochs, Instant::now());
+        let watcher = Watcher::new(party, state.epochs, Instant::now());
         if let Some(before) = state.watchers.insert(session, watcher) {
             state.left_until = state.left_until.max(before.leased_until);
         }
@@ -294,6 +343,13 @@ impl Watchers {
             watcher.waiters.iter().for_each(|(_, event)| event.set());
         } else {
             state.left_until = state.left_until.max(watcher.leased_until);
+            let now = Instant::now();
+            if state.left.len() >= LEFT_MAX {
+                state.left.retain(|_, (_, until)| *until + LEASE > now);
+            }
+            if watcher.leased_until > now {
+                state.left.insert(session, (watcher.party, watcher.leased_until));
+            }
         }
     }
 
@@ -363,10 +419,40 @@ mod tests {
     const AUTHOR: SessionId = SessionId([1; 16]);
     const HOLDER: SessionId = SessionId([2; 16]);
 
+    const PARTY: Party = Party { holder: weft_wire::security::Holder([7; 8]), is_user: true };
+
+    fn check(watchers: &Watchers) -> Result<(), Refusal> {
+        let request = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: false };
+        watchers.check_silence(HOLDER, PARTY, &request)
+    }
+
+    #[test]
+    fn a_lease_that_runs_out_bars_the_key_also_where_the_client_has_left() {
+        for leaves in [false, true] {
+            let (watchers, request) = watching();
+            let other = SessionId([3; 16]);
+            watchers.add(other, PARTY);
+            watchers.grant(HOLDER, [7]);
+            let holders = watchers.notify(AUTHOR, file(7));
+            if leaves {
+                watchers.remove(HOLDER, false);
+            }
+            assert!(watchers.check_silence(other, PARTY, &request).is_ok());
+            watchers.has_not_answered(&holders[0]);
+            for session in [HOLDER, other, SessionId([4; 16])] {
+                let refused = watchers.check_silence(session, PARTY, &request).unwrap_err();
+                assert_eq!(refused.status, Status::Busy);
+            }
+            let stranger = Party { holder: weft_wire::security::Holder([8; 8]), ..PARTY };
+            assert!(watchers.check_silence(SessionId([5; 16]), stranger, &request).is_ok());
+            assert_eq!(watchers.penalty_counts(), (1, 1));
+        }
+    }
+
     /// A client that watches and has forgotten everything of before.
     fn watching() -> (Watchers, WatchRequest) {
         let watchers = Watchers::new(Vec::new());
-        watchers.add(HOLDER);
+        watchers.add(HOLDER, PARTY);
         let begin = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: false };
         let reply = heard(&watchers, &begin);
         assert!(reply.reset);
@@ -417,7 +503,7 @@ mod tests {
         assert!(concerns() && watchers.may_use(1, 7, Some(AUTHOR)) && watchers.may_use(1, 7, None));
         assert!(!watchers.may_concern_others(HOLDER) && !watchers.may_use(1, 7, Some(HOLDER)));
         // It watches anew, and may have what it was told before.
-        watchers.add(HOLDER);
+        watchers.add(HOLDER, PARTY);
         assert!(concerns());
         assert_eq!(watchers.notify(AUTHOR, file(7)).len(), 1);
         watchers.grant(HOLDER, [8]);
@@ -426,12 +512,12 @@ mod tests {
         assert_eq!(watchers.notify(AUTHOR, file(8)).len(), 1);
         watchers.state.borrow_mut().left_until = Instant::now();
         assert!(!concerns());
-        watchers.add(HOLDER);
+        watchers.add(HOLDER, PARTY);
         watchers.grant(HOLDER, [9]);
         watchers.remove(HOLDER, true);
         assert!(!concerns(), "it has said that it caches nothing");
         for number in 0..=FEW as u8 {
-            watchers.add(SessionId([100 + number; 16]));
+            watchers.add(SessionId([100 + number; 16]), PARTY);
         }
         assert!(concerns(), "of many it is not looked at");
     }
@@ -471,7 +557,7 @@ mod tests {
         let (watchers, request) = watching();
         let mut request = request;
         let mut refused_after = 0;
-        while watchers.check_silence(HOLDER).is_ok() {
+        while check(&watchers).is_ok() {
             refused_after += 1;
             watchers.grant(HOLDER, [7]);
             watchers.notify(AUTHOR, file(7));
@@ -482,7 +568,7 @@ mod tests {
         }
         assert_eq!(refused_after, 4, "four times three seconds");
         watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().silent_until = Some(Instant::now());
-        assert!(watchers.check_silence(HOLDER).is_ok());
+        assert!(check(&watchers).is_ok());
         assert!(heard(&watchers, &request).reset);
     }
 
