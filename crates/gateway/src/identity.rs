@@ -4,6 +4,7 @@
 //!   a request of uid 1000 here ──► mapped (1000:5001) ──► 5001 in the file system
 //!   a file of uid 5001 there   ──► shown as 1000 here
 //!   squashed users             ──► the anonymous user, without supplementary groups
+//!   another user in group 0    ──► the anonymous group instead, if root is squashed
 //! ```
 //!
 //! Who is squashed is decided by the number here, before mapping. The anonymous user's files are shown as they are.
@@ -18,7 +19,7 @@ pub enum Squash {
     /// Nobody's.
     #[default]
     None,
-    /// Those of root.
+    /// Those of root. Other users lose group 0: as primary group it becomes the anonymous one.
     Root,
     /// Everybody's. Permissions are then checked by the servers alone, as the kernel cannot know who is who.
     All,
@@ -122,13 +123,19 @@ impl Identities {
         if self.is_squashed(uid) {
             return Caller { uid: self.anonymous.0, gid: self.anonymous.1, groups: Vec::new() };
         }
-        let groups = groups().into_iter().map(|gid| self.groups.there(gid)).collect();
-        Caller { uid: self.users.there(uid), gid: self.groups.there(gid), groups }
+        let groups = groups().into_iter().filter_map(|gid| self.group(gid)).collect();
+        let gid = self.group(gid).unwrap_or(self.anonymous.1);
+        Caller { uid: self.users.there(uid), gid, groups }
+    }
+
+    /// The group there of a user who is not squashed; `None` for one that is.
+    fn group(&self, gid: u32) -> Option<u32> {
+        (self.squash != Squash::Root || gid != 0).then(|| self.groups.there(gid))
     }
 
     /// Whether a user in the group of root is root there as well, group and all.
     pub fn is_plain_root(&self, uid: u32, gid: u32) -> bool {
-        self.is_root(uid) && self.groups.there(gid) == 0
+        self.is_root(uid) && self.group(gid) == Some(0)
     }
 
     /// Whether the servers will let the user do everything.
@@ -171,6 +178,44 @@ mod tests {
         assert!(!identities.is_root(0));
         identities.squash = Squash::All;
         assert_eq!(as_whom(&identities, 3), Caller { uid: 7, gid: 8, groups: vec![] });
+    }
+
+    #[test]
+    fn group_0_is_squashed_wherever_it_is() {
+        let (anonymous, user) = ((7, 8), 3);
+        let nobody = (7, 8, vec![]);
+        // Squash, user and groups of the request, and as whom it is done.
+        let table = [
+            (Squash::None, (0, 0, vec![0, 9]), (0, 0, vec![0, 9])),
+            (Squash::None, (user, 0, vec![0]), (user, 0, vec![0])),
+            (Squash::Root, (0, 0, vec![]), nobody.clone()),
+            (Squash::Root, (0, 0, vec![0, 9]), nobody.clone()),
+            (Squash::Root, (0, 9, vec![9]), nobody.clone()),
+            (Squash::Root, (user, 9, vec![9, 10]), (user, 9, vec![9, 10])),
+            (Squash::Root, (user, 0, vec![]), (user, 8, vec![])),
+            (Squash::Root, (user, 9, vec![0]), (user, 9, vec![])),
+            (Squash::Root, (user, 0, vec![9, 0, 10]), (user, 8, vec![9, 10])),
+            (Squash::All, (0, 0, vec![0, 9]), nobody.clone()),
+            (Squash::All, (user, 0, vec![0]), nobody.clone()),
+            (Squash::All, (user, 9, vec![9]), nobody),
+        ];
+        for (squash, (uid, gid, groups), (there_uid, there_gid, there)) in table {
+            let identities = Identities { squash, anonymous, ..Identities::default() };
+            let caller = identities.caller(uid, gid, || groups.clone());
+            let expected = Caller { uid: there_uid, gid: there_gid, groups: there };
+            assert_eq!(caller, expected, "{squash:?} of {uid}:{gid} {groups:?}");
+            let is_root = expected.uid == 0 && expected.gid == 0;
+            assert_eq!(identities.is_plain_root(uid, gid), is_root, "{squash:?} of {uid}:{gid}");
+        }
+    }
+
+    #[test]
+    fn a_mapped_group_0_is_squashed_all_the_same() {
+        let (users, groups) = ("5:0".parse().unwrap(), "0:100,27:0".parse().unwrap());
+        let identities = Identities { squash: Squash::Root, anonymous: (7, 8), users, groups };
+        assert_eq!(identities.caller(5, 0, || vec![0, 4]), Caller { uid: 0, gid: 8, groups: vec![4] });
+        assert!(!identities.is_plain_root(5, 0));
+        assert_eq!(identities.caller(6, 27, Vec::new).gid, 0, "the administrator's map says so");
     }
 
     #[test]
