@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use nfs3_types::nfs3::nfs_fh3;
 use weft_client::Client;
 use weft_gateway::{Callers, Identities, Squash};
+use weft_wire::messages::FileKind;
 
 use crate::credential::Credential;
+use crate::handle::{Handle, HandleKeys, Mark};
 use crate::network::{Network, has_privileged_port};
 
 /// What some clients may do with an export.
@@ -48,6 +51,12 @@ impl ExportOptions {
     }
 }
 
+/// Whether one normal path is below another.
+fn lies_in(path: &str, other: &str) -> bool {
+    let below = path.strip_prefix(other.trim_end_matches('/'));
+    path != other && below.is_some_and(|below| below.starts_with('/'))
+}
+
 /// A path with one slash at its beginning and none at its end.
 pub(crate) fn normal_path(path: &str) -> String {
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
@@ -78,22 +87,37 @@ pub(crate) struct Export {
     pub(crate) id: u64,
     pub(crate) path: String,
     pub(crate) admissions: Vec<Rc<Admission>>,
+    /// The exports that lie in this one.
+    pub(crate) inner: Vec<Rc<Export>>,
+    /// These in its handles.
+    pub(crate) mark: Mark,
     /// The inode of its root, once that is known.
     pub(crate) root: Cell<Option<u64>>,
 }
 
 impl Export {
-    fn new(client: &Client, options: &ExportOptions) -> Export {
+    fn new(client: &Client, options: &ExportOptions, others: &[Rc<Export>]) -> Export {
         let admit = |rule: &Rule| {
             let callers = Callers::new(client, rule.identities.clone());
             Rc::new(Admission { rule: rule.clone(), callers })
         };
+        let path = normal_path(&options.path);
+        let inner: Vec<_> = others.iter().filter(|other| lies_in(&other.path, &path)).cloned().collect();
+        let ids: Vec<u64> = inner.iter().map(|other| other.id).collect();
         Export {
             id: options.id(),
-            path: normal_path(&options.path),
+            path,
             admissions: options.rules.iter().map(admit).collect(),
+            inner,
+            mark: Mark::of_inner(&ids),
             root: Cell::new(None),
         }
+    }
+
+    /// The handle of an inode in it.
+    pub(crate) fn handle(&self, keys: &HandleKeys, ino: u64, kind: FileKind) -> nfs_fh3 {
+        let mark = self.mark.on(kind == FileKind::Directory);
+        keys.seal(Handle { export: self.id, ino, mark })
     }
 
     /// What a client may do, and as whom.
@@ -114,9 +138,13 @@ pub(crate) struct Exports {
 
 impl Exports {
     pub(crate) fn new(client: &Client, options: &[ExportOptions]) -> Exports {
-        let mut list: Vec<_> = options.iter().map(|one| Rc::new(Export::new(client, one))).collect();
+        let mut options: Vec<&ExportOptions> = options.iter().collect();
         // The longest path comes first, so that it is found before one that it lies in.
-        list.sort_by_key(|export| std::cmp::Reverse(export.path.len()));
+        options.sort_by_key(|one| std::cmp::Reverse(normal_path(&one.path).len()));
+        let mut list = Vec::with_capacity(options.len());
+        for one in options {
+            list.push(Rc::new(Export::new(client, one, &list)));
+        }
         Exports { list }
     }
 
@@ -148,6 +176,21 @@ mod tests {
         let id = |path: &str| ExportOptions { path: path.into(), rules: Vec::new() }.id();
         assert_eq!(id("/a/b"), id("a//b/"));
         assert_ne!(id("/a"), id("/b"));
+    }
+
+    #[test]
+    fn a_path_lies_in_those_above_it() {
+        for (path, other, expected) in [
+            ("/a/b", "/a", true),
+            ("/a", "/", true),
+            ("/a/b/c", "/a", true),
+            ("/a", "/a", false),
+            ("/", "/", false),
+            ("/", "/a", false),
+            ("/ab", "/a", false),
+        ] {
+            assert_eq!(lies_in(path, other), expected, "{path} in {other}");
+        }
     }
 
     #[test]

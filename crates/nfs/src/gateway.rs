@@ -344,7 +344,7 @@ impl Gateway {
     async fn read(&self, sender: &Sender, file: &[u8], part: (u64, u32), buffers: &Buffers) -> Outcome {
         let with_attributes = buffers.are_of_rdma();
         let asking = async {
-            match self.files.target(sender, file) {
+            match self.files.target(sender, file).await {
                 Ok(target) if with_attributes => self.files.after(&target, target.ino).await,
                 _ => None,
             }
@@ -368,7 +368,7 @@ impl Gateway {
                 Outcome::Done { head, data: read.data }
             }
             Err(status) => {
-                let file_attributes = match self.files.target(sender, file) {
+                let file_attributes = match self.files.target(sender, file).await {
                     Ok(target) => post_op(self.files.after(&target, target.ino).await),
                     Err(_) => post_op_attr::None,
                 };

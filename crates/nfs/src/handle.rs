@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   offset   0         1..4        4..12       12..20    20..36
-//!            version   0           export id   inode     MAC of all before it
+//!            version   mark        export id   inode     MAC of all before it
 //! ```
+//!
+//! The mark is 0 unless other exports lie in the export; then it says which, and whether the inode is a directory
+//! (`procedures/boundaries.rs`).
 //!
 //! Every gateway of a cluster makes the same handle of the same file, after every restart: the key is derived
 //! from the cluster's key, an export's id from its path, and inode numbers are never used again. Since nobody
@@ -28,6 +31,51 @@ pub struct Handle {
     pub export: u64,
     /// The inode.
     pub ino: u64,
+    /// Which exports lay in the export when the handle was made.
+    pub mark: Mark,
+}
+
+impl Handle {
+    /// Of an inode in an export in which no others lie.
+    pub fn new(export: u64, ino: u64) -> Handle {
+        Handle { export, ino, mark: Mark::default() }
+    }
+}
+
+/// The exports in an export, and whether an inode is a directory, in 24 bits. 0 if there are no such exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Mark(u32);
+
+impl Mark {
+    const DIRECTORY: u32 = 1 << 23;
+
+    /// Of an export in which these lie.
+    pub(crate) fn of_inner(ids: &[u64]) -> Mark {
+        if ids.is_empty() {
+            return Mark::default();
+        }
+        let mut sorted = ids.to_vec();
+        sorted.sort_unstable();
+        let text: Vec<u8> = sorted.iter().flat_map(|id| id.to_be_bytes()).collect();
+        let hash = blake3::derive_key("weft 1 nfs exports in an export", &text);
+        let bits = u32::from_be_bytes([0, hash[0], hash[1], hash[2]]) & !Mark::DIRECTORY;
+        Mark(bits.max(1))
+    }
+
+    /// This one, of an inode.
+    pub(crate) fn on(self, is_directory: bool) -> Mark {
+        if is_directory && self.0 != 0 { Mark(self.0 | Mark::DIRECTORY) } else { self }
+    }
+
+    /// The mark of the exports alone.
+    pub(crate) fn exports(self) -> Mark {
+        Mark(self.0 & !Mark::DIRECTORY)
+    }
+
+    /// Whether it is known to be that of a directory.
+    pub(crate) fn is_directory(self) -> bool {
+        self.0 & Mark::DIRECTORY != 0
+    }
 }
 
 /// The keys of handles: the first one makes them, all of them are accepted. Clones share them.
@@ -58,6 +106,7 @@ impl HandleKeys {
     /// The bytes of a handle.
     pub fn seal(&self, handle: Handle) -> nfs_fh3 {
         let mut bytes = [0; HANDLE_BYTES];
+        bytes[..4].copy_from_slice(&handle.mark.0.to_be_bytes());
         bytes[0] = VERSION;
         bytes[4..12].copy_from_slice(&handle.export.to_be_bytes());
         bytes[12..20].copy_from_slice(&handle.ino.to_be_bytes());
@@ -75,7 +124,8 @@ impl HandleKeys {
             return None;
         }
         let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        Some(Handle { export: number(4), ino: number(12) })
+        let mark = Mark(u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]));
+        Some(Handle { export: number(4), ino: number(12), mark })
     }
 }
 
@@ -92,7 +142,7 @@ fn mac_of(key: &Key, signed: &[u8]) -> [u8; MAC_BYTES] {
 mod tests {
     use super::*;
 
-    const HANDLE: Handle = Handle { export: 0x1122_3344_5566_7788, ino: 42 };
+    const HANDLE: Handle = Handle { export: 0x1122_3344_5566_7788, ino: 42, mark: Mark(0) };
 
     fn keys(seeds: &[u8]) -> HandleKeys {
         HandleKeys::of_cluster(&seeds.iter().map(|seed| Key([*seed; 32])).collect::<Vec<_>>())
@@ -135,6 +185,22 @@ mod tests {
     fn golden_bytes() {
         let sealed = keys(&[1]).seal(HANDLE);
         assert_eq!(sealed.data[..20], *b"\x01\0\0\0\x11\x22\x33\x44\x55\x66\x77\x88\0\0\0\0\0\0\0\x2a");
+    }
+
+    #[test]
+    fn a_mark_says_which_exports_lie_inside_and_what_is_a_directory() {
+        assert_eq!(
+            Mark::of_inner(&[]).on(true),
+            Mark::default(),
+            "handles of other exports stay as they are"
+        );
+        let (one, two) = (Mark::of_inner(&[1]), Mark::of_inner(&[1, 2]));
+        assert!(one != two && one != Mark::default());
+        assert_eq!(two, Mark::of_inner(&[2, 1]), "in any order");
+        assert!(one.on(true).is_directory() && !one.on(false).is_directory());
+        assert_eq!(one.on(true).exports(), one);
+        let handle = Handle { mark: one.on(true), ..HANDLE };
+        assert_eq!(keys(&[1]).open(&keys(&[1]).seal(handle).data), Some(handle));
     }
 
     #[test]

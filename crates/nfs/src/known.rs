@@ -28,7 +28,7 @@ use crate::credential::Credential;
 
 /// To look up names in a directory, as in access(2).
 const SEARCH: u32 = 1;
-/// Inodes and names that are kept before the older ones of them are dropped early.
+/// Attributes, names and rights that one of the two ages holds. A full young age replaces the old one early.
 const KEPT_MAX: usize = 1 << 15;
 /// Users whose rights to one inode are remembered.
 const RIGHTS_MAX: usize = 64;
@@ -53,17 +53,35 @@ struct Right {
 #[derive(Default)]
 struct Inode {
     attr: Option<(Attr, Instant)>,
+    /// The directory above a directory.
+    parent: Option<(u64, Instant)>,
     rights: Vec<Right>,
-    /// Of a directory.
-    names: HashMap<Box<[u8]>, (u64, Instant)>,
+    /// Of a directory; `None` is a name that nothing has.
+    names: HashMap<Box<[u8]>, (Option<u64>, Instant)>,
 }
 
-/// Everything, in two ages: what was learnt more than two leases ago is in neither.
+impl Inode {
+    fn len(&self) -> usize {
+        self.names.len()
+            + self.rights.len()
+            + usize::from(self.attr.is_some())
+            + usize::from(self.parent.is_some())
+    }
+
+    /// Forgets the attributes and who may do what, but not the names.
+    fn forget(&mut self) {
+        (self.attr, self.parent) = (None, None);
+        self.rights.clear();
+    }
+}
+
+/// Everything, in two ages: what was learnt more than two leases ago is in neither. Nothing moves from the old age
+/// to the young one: a directory that is asked about again does not take its old names along.
 struct Tables {
     young: HashMap<u64, Inode>,
     old: HashMap<u64, Inode>,
     turned: Instant,
-    /// Inodes and names that were put into `young`.
+    /// At least what `young` holds.
     kept: usize,
 }
 
@@ -72,12 +90,34 @@ impl Tables {
         Tables { young: HashMap::new(), old: HashMap::new(), turned: Instant::now(), kept: 0 }
     }
 
-    fn get(&self, ino: u64) -> Option<&Inode> {
-        self.young.get(&ino).or_else(|| self.old.get(&ino))
+    /// Both ages of an inode, the younger first.
+    fn get(&self, ino: u64) -> impl Iterator<Item = &Inode> {
+        [self.young.get(&ino), self.old.get(&ino)].into_iter().flatten()
     }
 
-    fn get_mut(&mut self, ino: u64) -> Option<&mut Inode> {
-        self.young.get_mut(&ino).or_else(|| self.old.get_mut(&ino))
+    fn forget_in(&mut self, ino: u64, forget: impl Fn(&mut Inode)) {
+        [self.young.get_mut(&ino), self.old.get_mut(&ino)].into_iter().flatten().for_each(forget);
+    }
+
+    /// What holds at this time of that which `find` finds of an inode.
+    fn valid<'a, T>(
+        &'a self,
+        ino: u64,
+        now: Instant,
+        find: impl Fn(&'a Inode) -> Option<&'a (T, Instant)>,
+    ) -> Option<&'a T> {
+        self.get(ino).find_map(|inode| find(inode).filter(|(_, until)| *until > now).map(|(value, _)| value))
+    }
+
+    fn name(&self, dir: u64, name: &[u8], now: Instant) -> Option<Option<u64>> {
+        self.valid(dir, now, |inode| inode.names.get(name)).copied()
+    }
+
+    /// Those of the bits in `asked` that a user is granted.
+    fn granted(&self, ino: u64, who: &Who, asked: u32, now: Instant) -> Option<u32> {
+        let answers = |right: &&Right| right.who == *who && right.asked & asked == asked && right.until > now;
+        let found = self.get(ino).find_map(|inode| inode.rights.iter().find(answers));
+        found.map(|right| right.granted & asked)
     }
 
     /// Drops what was learnt more than two leases ago.
@@ -88,33 +128,16 @@ impl Tables {
         }
     }
 
-    /// To put more into.
-    fn entry(&mut self, ino: u64, now: Instant) -> &mut Inode {
+    fn put(&mut self, ino: u64, now: Instant, put: impl FnOnce(&mut Inode)) {
         self.turn(now);
-        self.kept += 1;
-        let Tables { young, old, .. } = self;
-        young.entry(ino).or_insert_with(|| old.remove(&ino).unwrap_or_default())
-    }
-
-    /// All but the names of a directory.
-    fn forget_inode(&mut self, ino: u64) {
-        if let Some(inode) = self.get_mut(ino) {
-            inode.attr = None;
-            inode.rights.clear();
-        }
-    }
-
-    /// Attributes of an inode whose rights stay as they are.
-    fn forget_attributes(&mut self, ino: u64) {
-        if let Some(inode) = self.get_mut(ino) {
-            inode.attr = None;
-        }
+        let inode = self.young.entry(ino).or_default();
+        let before = inode.len();
+        put(inode);
+        self.kept += inode.len().saturating_sub(before);
     }
 
     fn forget_name(&mut self, dir: u64, name: &[u8]) {
-        if let Some(inode) = self.get_mut(dir) {
-            inode.names.remove(name);
-        }
+        self.forget_in(dir, |inode| _ = inode.names.remove(name));
     }
 
     fn forget(&mut self, changes: Option<&[Told]>) {
@@ -124,17 +147,20 @@ impl Tables {
         };
         for change in changes {
             if change.what & (changed::ATTRIBUTES | changed::DATA) != 0 {
-                self.forget_inode(change.ino);
+                self.forget_in(change.ino, Inode::forget);
             }
             if change.what & changed::NAME != 0 {
                 self.forget_name(change.ino, &change.name);
             }
-            if change.what & changed::ALL_NAMES != 0
-                && let Some(inode) = self.get_mut(change.ino)
-            {
-                inode.names.clear();
+            if change.what & changed::ALL_NAMES != 0 {
+                self.forget_in(change.ino, |inode| inode.names.clear());
             }
         }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.young.values().chain(self.old.values()).map(Inode::len).sum()
     }
 }
 
@@ -186,23 +212,30 @@ impl Known {
 
     /// Attributes of an inode.
     pub(crate) fn attr(&self, ino: u64) -> Option<Attr> {
-        let tables = lock(&self.tables);
-        let (attr, until) = tables.get(ino)?.attr.as_ref()?;
-        (*until > Instant::now()).then(|| attr.clone())
+        lock(&self.tables).valid(ino, Instant::now(), |inode| inode.attr.as_ref()).cloned()
     }
 
     /// The inode that has a name in a directory, for somebody who may search it.
     pub(crate) fn name(&self, dir: u64, name: &[u8], who: &Who) -> Option<u64> {
         let now = Instant::now();
         let tables = lock(&self.tables);
-        let inode = tables.get(dir)?;
-        let (ino, _) = inode.names.get(name).filter(|(_, until)| *until > now)?;
-        (granted_of(inode, who, SEARCH, now)? & SEARCH != 0).then_some(*ino)
+        let ino = tables.name(dir, name, now)??;
+        (tables.granted(dir, who, SEARCH, now)? & SEARCH != 0).then_some(ino)
+    }
+
+    /// The inode that has a name in a directory, if one has, for the gateway itself.
+    pub(crate) fn name_for_root(&self, dir: u64, name: &[u8]) -> Option<Option<u64>> {
+        lock(&self.tables).name(dir, name, Instant::now())
+    }
+
+    /// The directory above a directory, for the gateway itself.
+    pub(crate) fn parent(&self, dir: u64) -> Option<u64> {
+        lock(&self.tables).valid(dir, Instant::now(), |inode| inode.parent.as_ref()).copied()
     }
 
     /// What somebody may do with an inode, of the bits in `asked`.
     pub(crate) fn rights(&self, ino: u64, who: &Who, asked: u32) -> Option<u32> {
-        granted_of(lock(&self.tables).get(ino)?, who, asked, Instant::now())
+        lock(&self.tables).granted(ino, who, asked, Instant::now())
     }
 
     /// The server has told these attributes, as of some time after `asked`.
@@ -217,27 +250,42 @@ impl Known {
         if attr.size_live {
             return;
         }
-        self.put(asked, attr.ino, |inode, until| {
+        self.put(asked, |tables, now, until| {
             let time = |attr: &Attr| (attr.ctime.seconds, attr.ctime.nanoseconds);
+            let known = tables.get(attr.ino).find_map(|inode| inode.attr.as_ref());
             // Of two replies the later one may come first.
-            if inode.attr.as_ref().is_none_or(|(known, _)| time(known) <= time(attr)) {
-                inode.attr = Some((attr.clone(), until));
+            if known.is_none_or(|(known, _)| time(known) <= time(attr)) {
+                tables.put(attr.ino, now, |inode| inode.attr = Some((attr.clone(), until)));
             }
         });
     }
 
     /// The server has found this inode by a name, for somebody who may search its directory.
     pub(crate) fn learn_name(&self, asked: &Asked, (dir, name): (u64, &[u8]), ino: u64, who: &Who) {
-        if !self.own.changed_since(key_of(dir, name), asked.at()) {
-            self.put_name(asked, (dir, name), ino);
-        }
+        self.learn_name_for_root(asked, (dir, name), Some(ino));
         self.learn_rights(asked, dir, who, (SEARCH, SEARCH));
     }
 
-    fn put_name(&self, asked: &Asked, (dir, name): (u64, &[u8]), ino: u64) {
+    /// The server has said what has a name, if anything has.
+    pub(crate) fn learn_name_for_root(&self, asked: &Asked, (dir, name): (u64, &[u8]), ino: Option<u64>) {
+        if !self.own.changed_since(key_of(dir, name), asked.at()) {
+            self.put_name(asked, (dir, name), ino);
+        }
+    }
+
+    fn put_name(&self, asked: &Asked, (dir, name): (u64, &[u8]), ino: Option<u64>) {
         if !matches!(name, b"." | b"..") {
-            self.put(asked, dir, |inode, until| {
-                inode.names.insert(name.into(), (ino, until));
+            self.put(asked, |tables, now, until| {
+                tables.put(dir, now, |inode| _ = inode.names.insert(name.into(), (ino, until)));
+            });
+        }
+    }
+
+    /// The server has said which directory is above one.
+    pub(crate) fn learn_parent(&self, asked: &Asked, dir: u64, parent: u64) {
+        if !self.own.changed_since(parent_key(dir), asked.at()) {
+            self.put(asked, |tables, now, until| {
+                tables.put(dir, now, |inode| inode.parent = Some((parent, until)));
             });
         }
     }
@@ -247,31 +295,33 @@ impl Known {
         if self.own.changed_since(rights_key(ino), when.at()) {
             return;
         }
-        self.put(when, ino, |inode, until| {
-            let (who, is_new) = (*who, |right: &Right| right.who != *who || right.asked & !asked != 0);
-            inode.rights.retain(is_new);
-            if inode.rights.len() >= RIGHTS_MAX {
-                inode.rights.remove(0);
-            }
-            inode.rights.push(Right { who, asked, granted, until });
+        self.put(when, |tables, now, until| {
+            tables.put(ino, now, |inode| {
+                let (who, is_new) = (*who, |right: &Right| right.who != *who || right.asked & !asked != 0);
+                inode.rights.retain(is_new);
+                if inode.rights.len() >= RIGHTS_MAX {
+                    inode.rights.remove(0);
+                }
+                inode.rights.push(Right { who, asked, granted, until });
+            });
         });
     }
 
-    fn put(&self, asked: &Asked, ino: u64, put: impl FnOnce(&mut Inode, Instant)) {
+    fn put(&self, asked: &Asked, put: impl FnOnce(&mut Tables, Instant, Instant)) {
         let mut tables = lock(&self.tables);
         // Under the lock: a forgetting is counted before it takes the lock, so it is either seen here, or sees
         // what is put.
         let valid = self.watch.valid(asked);
         if !valid.is_zero() {
             let now = Instant::now();
-            put(tables.entry(ino, now), now + valid);
+            put(&mut tables, now, now + valid);
         }
     }
 
     /// This gateway changes, or has changed, what an inode's attributes say. Its rights are as before.
     pub(crate) fn changed(&self, ino: u64) {
         self.own.changed(ino);
-        lock(&self.tables).forget_attributes(ino);
+        lock(&self.tables).forget_in(ino, |inode| inode.attr = None);
     }
 
     /// This gateway changes what it may not know: nothing holds any more.
@@ -297,9 +347,9 @@ fn rights_key(ino: u64) -> u64 {
     !ino
 }
 
-fn granted_of(inode: &Inode, who: &Who, asked: u32, now: Instant) -> Option<u32> {
-    let answers = |right: &&Right| right.who == *who && right.asked & asked == asked && right.until > now;
-    inode.rights.iter().find(answers).map(|right| right.granted & asked)
+/// What stands for the directory above one.
+fn parent_key(dir: u64) -> u64 {
+    key_of(dir, b"..")
 }
 
 /// A change that is under way. What it changes is forgotten at once, and again when it is over or given up:
@@ -317,6 +367,8 @@ pub(crate) struct Change<'a> {
 pub(crate) enum Scope {
     /// Times, size, links: nobody's rights.
     Attributes,
+    /// Attributes, and the directory above it.
+    Place,
     /// Owner or mode as well.
     Rights,
 }
@@ -339,14 +391,10 @@ impl Change<'_> {
     /// What has a name in a directory, if anything has, loses it. Where nobody knows what that is, everything
     /// may be it.
     pub(crate) fn loses(mut self, dir: u64, name: &[u8]) -> Self {
-        let ino = {
-            let tables = lock(&self.known.tables);
-            let known = tables.get(dir).and_then(|inode| inode.names.get(name));
-            known.filter(|(_, until)| *until > Instant::now()).map(|(ino, _)| *ino)
-        };
-        match ino {
-            Some(ino) => self = self.inode(ino, Scope::Attributes),
-            None => {
+        let known = lock(&self.known.tables).name(dir, name, Instant::now());
+        match known {
+            Some(Some(ino)) => self = self.inode(ino, Scope::Place),
+            _ => {
                 self.everything = true;
                 self.known.forget_everything();
             }
@@ -355,11 +403,11 @@ impl Change<'_> {
     }
 
     fn forget_inode(&self, ino: u64, scope: Scope) {
-        let mut tables = lock(&self.known.tables);
-        match scope {
-            Scope::Attributes => tables.forget_attributes(ino),
-            Scope::Rights => tables.forget_inode(ino),
-        }
+        lock(&self.known.tables).forget_in(ino, |inode| match scope {
+            Scope::Attributes => inode.attr = None,
+            Scope::Place => (inode.attr, inode.parent) = (None, None),
+            Scope::Rights => inode.forget(),
+        });
     }
 
     /// It was made: `learn` says what its reply shows, of which that is learnt which nothing else changed
@@ -387,8 +435,10 @@ impl Drop for Change<'_> {
         }
         for (ino, scope) in &self.inodes {
             known.own.changed(*ino);
-            if *scope == Scope::Rights {
-                known.own.changed(rights_key(*ino));
+            match scope {
+                Scope::Attributes => {}
+                Scope::Place => known.own.changed(parent_key(*ino)),
+                Scope::Rights => known.own.changed(rights_key(*ino)),
             }
             self.forget_inode(*ino, *scope);
         }
@@ -427,7 +477,66 @@ impl Learn<'_> {
     /// A name that the change has given.
     pub(crate) fn name(&mut self, dir: u64, name: &[u8], ino: u64) {
         if !self.is_old(key_of(dir, name)) {
-            self.known.put_name(&self.asked, (dir, name), ino);
+            self.known.put_name(&self.asked, (dir, name), Some(ino));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn put_name(tables: &mut Tables, (dir, name): (u64, u64), now: Instant) {
+        let name = name.to_be_bytes();
+        tables.put(dir, now, |inode| _ = inode.names.insert(name[..].into(), (Some(1), now + LEASE)));
+    }
+
+    #[test]
+    fn a_directory_that_is_asked_about_all_the_time_keeps_no_old_names() {
+        let (mut tables, start) = (Tables::new(), Instant::now());
+        for second in 0..100 {
+            let now = start + Duration::from_secs(second);
+            for name in 0..1000 {
+                put_name(&mut tables, (7, second * 1000 + name), now);
+            }
+            let bound = 1000 * 2 * (LEASE.as_secs() as usize + 1);
+            assert!(tables.len() <= bound, "{} after {second} s", tables.len());
+        }
+        tables.turn(start + Duration::from_secs(120));
+        tables.turn(start + Duration::from_secs(140));
+        assert_eq!(tables.len(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_also_within_a_lease() {
+        let (mut tables, now) = (Tables::new(), Instant::now());
+        let who = |uid| Who { export: 1, credential: Credential::new(uid, uid, &[]) };
+        for at in 0..4 * KEPT_MAX as u64 {
+            put_name(&mut tables, (at % 3, at), now);
+            tables.put(at, now, |inode| inode.parent = Some((1, now + LEASE)));
+            tables.put(at % 5, now, |inode| {
+                let right = Right { who: who(at as u32), asked: 7, granted: 7, until: now + LEASE };
+                inode.rights.push(right);
+            });
+            if at % 1000 == 0 {
+                assert!(tables.len() <= 2 * KEPT_MAX, "{}", tables.len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_younger_counts_and_both_are_forgotten() {
+        let (mut tables, now) = (Tables::new(), Instant::now());
+        let parent = |tables: &Tables| tables.valid(7, now, |inode| inode.parent.as_ref()).copied();
+        let put = |tables: &mut Tables, parent, at: Instant| {
+            tables.put(7, at, |inode| inode.parent = Some((parent, at + LEASE)));
+        };
+        put(&mut tables, 1, now);
+        put(&mut tables, 2, now + LEASE);
+        assert_eq!(parent(&tables), Some(2));
+        let change = Told { ino: 7, what: changed::ATTRIBUTES, name: Vec::new() };
+        tables.forget(Some(&[change]));
+        assert_eq!(parent(&tables), None);
     }
 }

@@ -56,7 +56,7 @@ mod workers;
 pub use credential::Credential;
 pub use export::{ExportOptions, Rule};
 pub use gateway::{Gateway, GatewayCounts, GatewayOptions, MOUNT_PROGRAM, NFS_PROGRAM, VERSION};
-pub use handle::{HANDLE_BYTES, Handle, HandleKeys};
+pub use handle::{HANDLE_BYTES, Handle, HandleKeys, Mark};
 pub use locks::{GRACE_DEFAULT, LockCounts, LockOptions};
 pub use network::{Network, NetworkError};
 pub use rpcbind::LOCAL_MAPPER;

@@ -10,7 +10,6 @@ use weft_client::At;
 use weft_onc_rpc::xdr::{Reader, Writer, XdrError};
 use weft_wire::messages::FileKind;
 
-use crate::handle::Handle;
 use crate::procedures::Files;
 use crate::status::{Named, status_of};
 use crate::target::Sender;
@@ -126,7 +125,7 @@ async fn find(files: &Files, sender: &Sender, path: &[u8]) -> Result<Vec<u8>, nf
         (ino, kind) = (attr.ino, attr.kind);
     }
     match kind {
-        FileKind::Directory => Ok(files.keys.seal(Handle { export: export.id, ino }).data.to_vec()),
+        FileKind::Directory => Ok(export.handle(&files.keys, ino, kind).data.to_vec()),
         _ => Err(nfsstat3::NFS3ERR_NOTDIR),
     }
 }

@@ -10,7 +10,7 @@ use weft_wire::messages::Attr;
 use crate::attributes::fattr_of;
 use crate::credential::Credential;
 use crate::export::{Admission, Export};
-use crate::handle::{Handle, HandleKeys};
+use crate::handle::HandleKeys;
 use crate::known::Who;
 
 /// Who sent a call.
@@ -30,22 +30,25 @@ pub(crate) struct Target {
     /// Acts for the user.
     pub(crate) client: Client,
     pub(crate) ino: u64,
+    /// The file system that the client has found it in: the id of the export in its handle.
+    pub(crate) fsid: u64,
 }
 
 impl Target {
     pub(crate) fn new(export: &Rc<Export>, admission: &Rc<Admission>, sender: &Sender, ino: u64) -> Target {
-        let (export, admission) = (export.clone(), admission.clone());
+        let (export, admission, fsid) = (export.clone(), admission.clone(), export.id);
         let identities = admission.callers.identities();
         match sender.credential {
             Some(credential) => {
                 let client = admission.callers.client(credential);
-                Target { export, credential, client, ino, admission }
+                Target { export, credential, client, ino, fsid, admission }
             }
             None => {
                 let (uid, gid) = identities.anonymous;
                 let caller = weft_wire::messages::Caller { uid, gid, groups: Vec::new() };
                 let client = admission.callers.root().with_caller(caller);
-                Target { export, credential: Credential::new(uid, gid, &[]), client, ino, admission }
+                let credential = Credential::new(uid, gid, &[]);
+                Target { export, credential, client, ino, fsid, admission }
             }
         }
     }
@@ -62,12 +65,25 @@ impl Target {
 
     /// Attributes of what takes `used_bytes`, as the client is told them.
     pub(crate) fn tell(&self, attr: Attr, used_bytes: u64) -> fattr3 {
-        fattr_of(&self.admission.callers.identities().here(attr), used_bytes, self.export.id)
+        let fsid = if attr.ino == self.ino { self.fsid } else { self.export.id };
+        fattr_of(&self.admission.callers.identities().here(attr), used_bytes, fsid)
     }
 
     /// The handle of an inode in the same export.
-    pub(crate) fn handle(&self, keys: &HandleKeys, ino: u64) -> nfs_fh3 {
-        keys.seal(Handle { export: self.export.id, ino })
+    pub(crate) fn handle(&self, keys: &HandleKeys, attr: &Attr) -> nfs_fh3 {
+        self.export.handle(keys, attr.ino, attr.kind)
+    }
+
+    /// The same user's target of another inode in the export.
+    pub(crate) fn other(&self, ino: u64) -> Target {
+        Target {
+            export: self.export.clone(),
+            admission: self.admission.clone(),
+            credential: self.credential,
+            client: self.client.clone(),
+            ino,
+            fsid: self.export.id,
+        }
     }
 
     /// Changes with the owners' numbers of the file system.

@@ -177,7 +177,7 @@ fn lock_calls_come_in_datagrams_too() {
     let file = cluster.client().open("/f", &options).unwrap();
     let export = ExportOptions { path: "/".into(), rules: Vec::new() }.id();
     let keys = HandleKeys::of_cluster(std::slice::from_ref(&cluster.key));
-    let handle = keys.seal(Handle { export, ino: file.ino() }).data.to_vec();
+    let handle = keys.seal(Handle::new(export, file.ino())).data.to_vec();
     let serving = serve(&cluster, None);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(serving.addresses()[0]).unwrap();

@@ -41,12 +41,18 @@ fn status_of(status: nfsstat3) -> Status {
 }
 
 impl Locks {
-    fn subject(&self, sender: &Sender, exclusive: bool, lock: &Lock) -> Result<Subject, Status> {
-        let target = self.files.target(sender, &lock.handle).map_err(status_of)?;
+    async fn subject(&self, sender: &Sender, exclusive: bool, lock: &Lock) -> Result<Subject, Status> {
+        let target = self.files.target(sender, &lock.handle).await.map_err(status_of)?;
+        Ok(Subject { target, wanted: self.wanted(sender, exclusive, lock)? })
+    }
+
+    /// Reads what a client asks for. Releasing a lock needs no right to the file, nor an export that leads there.
+    fn wanted(&self, sender: &Sender, exclusive: bool, lock: &Lock) -> Result<Wanted, Status> {
+        let ino = self.files.keys.open(&lock.handle).ok_or(Status::StaleHandle)?.ino;
         let range = range_of(lock.offset, lock.bytes).ok_or(Status::TooBig)?;
         let host = Host::of(sender, &lock.host);
-        let pair = (target.ino, owner_of(&host, lock));
-        Ok(Subject { target, wanted: Wanted { host, pair, range, exclusive, process: lock.process } })
+        let pair = (ino, owner_of(&host, lock));
+        Ok(Wanted { host, pair, range, exclusive, process: lock.process })
     }
 
     /// Who may read a file may lock it, and who may write it may lock it exclusively.
@@ -63,7 +69,7 @@ impl Locks {
 
     /// Who holds what a lock would need.
     pub(super) async fn test(&self, sender: &Sender, exclusive: bool, lock: &Lock) -> Result<Holder, Status> {
-        let subject = self.subject(sender, exclusive, lock)?;
+        let subject = self.subject(sender, exclusive, lock).await?;
         self.check(&subject).await?;
         if self.in_grace.get() {
             return Err(Status::DeniedGracePeriod);
@@ -100,7 +106,7 @@ impl Locks {
         by_message: bool,
     ) -> Status {
         let result = async {
-            let subject = self.subject(sender, args.exclusive, &args.lock)?;
+            let subject = self.subject(sender, args.exclusive, &args.lock).await?;
             self.check(&subject).await?;
             self.may_begin(&subject.wanted, args.reclaim)?;
             if monitored {
@@ -216,8 +222,8 @@ impl Locks {
 
     /// Gives back what an owner has of a range.
     pub(super) async fn unlock(self: &Rc<Self>, sender: &Sender, lock: &Lock) -> Status {
-        let Subject { wanted, .. } = match self.subject(sender, false, lock) {
-            Ok(subject) => subject,
+        let wanted = match self.wanted(sender, false, lock) {
+            Ok(wanted) => wanted,
             Err(status) => return status,
         };
         self.cancel_waits(|wait| wait.is_for(&wanted));
@@ -254,8 +260,8 @@ impl Locks {
 
     /// Ends a wait. A client that does not wait is told so.
     pub(super) async fn cancel(self: &Rc<Self>, sender: &Sender, exclusive: bool, lock: &Lock) -> Status {
-        match self.subject(sender, exclusive, lock) {
-            Ok(Subject { wanted, .. }) => {
+        match self.wanted(sender, exclusive, lock) {
+            Ok(wanted) => {
                 let is_meant = |wait: &Wanted| wait.exclusive == exclusive && wait.is_for(&wanted);
                 if self.cancel_waits(is_meant) > 0 { Status::Granted } else { Status::Denied }
             }

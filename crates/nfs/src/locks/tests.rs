@@ -254,7 +254,7 @@ fn with_place(test: impl AsyncFnOnce(&Place<'_>)) {
         client.open("/f", &OpenOptions::new().read(true).write(true).create(true).mode(0o600)).unwrap();
     let export = ExportOptions { path: "/".into(), rules: Vec::new() }.id();
     let keys = HandleKeys::of_cluster(std::slice::from_ref(&cluster.key));
-    let handle = keys.seal(Handle { export, ino: file.ino() }).data.to_vec();
+    let handle = keys.seal(Handle::new(export, file.ino())).data.to_vec();
     let place = Place { cluster: &cluster, mapper_port: free_port(), handle, file };
     Reactor::new(ReactorOptions::default()).unwrap().run(test(&place));
 }
@@ -285,6 +285,20 @@ fn nfs_clients_and_native_clients_keep_each_other_out() {
         assert!(place.take(0..1000));
         assert_eq!(one.lock(&gateway, 7, 1 << 63, 1).await, Status::TooBig);
         assert_eq!(gateway.counts().locks.locks, 0);
+        gateway.close().await;
+    });
+}
+
+#[test]
+fn a_lock_can_be_given_back_when_the_export_is_gone() {
+    with_place(async |place| {
+        let gateway = place.gateway();
+        let host = Host::new(1, "one", &place.handle);
+        assert_eq!(host.lock(&gateway, 7, 0, 10).await, Status::Granted);
+        gateway.set_exports(&[]);
+        assert_eq!(host.lock(&gateway, 7, 20, 10).await, Status::StaleHandle);
+        assert_eq!(host.unlock(&gateway, 7, 0, 10).await, Status::Granted);
+        assert!(place.take(0..10));
         gateway.close().await;
     });
 }

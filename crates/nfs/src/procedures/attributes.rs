@@ -56,7 +56,7 @@ impl Files {
     /// GETATTR.
     pub(crate) async fn getattr(&self, sender: &Sender, object: &[u8]) -> GETATTR3res {
         let attributes = async {
-            let target = self.target(sender, object)?;
+            let target = self.target(sender, object).await?;
             let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
             Ok(self.tell(&target, attr).await)
         };
@@ -78,7 +78,7 @@ impl Files {
         wanted: &sattr3,
         guard: Option<nfstime3>,
     ) -> SETATTR3res {
-        let target = self.target(sender, object);
+        let target = self.target(sender, object).await;
         let mut unchanged = None;
         let done = match &target {
             Ok(target) => self.set(target, wanted, guard, &mut unchanged).await,
@@ -175,7 +175,7 @@ impl Files {
 
     /// ACCESS.
     pub(crate) async fn access(&self, sender: &Sender, object: &[u8], wanted: u32) -> ACCESS3res {
-        let target = match self.target(sender, object) {
+        let target = match self.target(sender, object).await {
             Ok(target) => target,
             Err(status) => {
                 return Nfs3Result::Err((status, ACCESS3resfail { obj_attributes: Nfs3Option::None }));
@@ -218,7 +218,7 @@ impl Files {
     }
 
     /// What a handle leads to, where the client may change it.
-    pub(super) fn target_to_change(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
-        writable(self.target(sender, handle)?)
+    pub(super) async fn target_to_change(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
+        writable(self.target(sender, handle).await?)
     }
 }

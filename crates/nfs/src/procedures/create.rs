@@ -47,7 +47,7 @@ impl Files {
         place: Place<'_>,
         make: impl AsyncFnOnce(&Target, &[u8]) -> Result<New, nfsstat3>,
     ) -> Made {
-        let target = self.target_to_change(sender, place.dir);
+        let target = self.target_to_change(sender, place.dir).await;
         let made = match (&target, new_name(place.name)) {
             (Ok(target), Ok(name)) => make(target, name).await,
             (Err(status), _) => Err(*status),
@@ -57,7 +57,7 @@ impl Files {
         let result = match (&target, made) {
             (Ok(target), Ok(New { attr, dir })) => {
                 change = dir;
-                Ok((target.handle(&self.keys, attr.ino), self.tell(target, attr).await))
+                self.shown(sender, target, attr).await
             }
             (_, Err(status)) => Err(status),
             (Err(status), _) => Err(*status),
@@ -103,22 +103,12 @@ impl Files {
             Err(error) if error.status() == Some(Status::Exists) => return Ok(None),
             Err(error) => return Err(by_name(error)),
         };
-        let child = self.child(target, attr.ino);
+        let child = target.other(attr.ino);
         if let Some(bytes) = size_of(wanted).filter(|bytes| *bytes > 0) {
             self.truncate(&child, bytes).await?;
         }
         let attr = self.with_attributes_of(target, attr, wanted).await?;
         Ok(Some(New { attr, dir }))
-    }
-
-    fn child(&self, dir: &Target, ino: u64) -> Target {
-        Target {
-            export: dir.export.clone(),
-            admission: dir.admission.clone(),
-            credential: dir.credential,
-            client: dir.client.clone(),
-            ino,
-        }
     }
 
     async fn create_unchecked(&self, target: &Target, name: &[u8], wanted: &sattr3) -> Result<New, nfsstat3> {
@@ -131,7 +121,7 @@ impl Files {
                 return Err(nfsstat3::NFS3ERR_EXIST);
             }
             if let Some(bytes) = size_of(wanted) {
-                self.truncate(&self.child(target, attr.ino), bytes).await?;
+                self.truncate(&target.other(attr.ino), bytes).await?;
             }
             let attr = self.opens.attr(target.root(), attr.ino).await.map_err(by_handle)?;
             return Ok(New { attr, dir: None });

@@ -23,7 +23,7 @@ const LINKS_MAX: u32 = 65_000;
 
 impl Files {
     async fn attributes_of(&self, sender: &Sender, object: &[u8]) -> Result<fattr3, nfsstat3> {
-        let target = self.target(sender, object)?;
+        let target = self.target(sender, object).await?;
         let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
         Ok(self.tell(&target, attr).await)
     }

@@ -62,7 +62,7 @@ impl Files {
         (offset, count): (u64, u32),
         buffers: &Buffers,
     ) -> Result<ReadDone, nfsstat3> {
-        let target = self.target(sender, file)?;
+        let target = self.target(sender, file).await?;
         let opened = self.opens.get(&target, Access::Read).await?;
         let most = OFFSET_LIMIT.saturating_sub(offset).min(IO_BYTES_MAX.into());
         let wanted = u64::from(count).min(most) as usize;
@@ -99,7 +99,7 @@ impl Files {
                 verf: self.opens.verifier.now(),
             }),
             Err(status) => {
-                let after = self.after_on(&self.target(sender, file).ok()).await;
+                let after = self.after_on(&self.target(sender, file).await.ok()).await;
                 Nfs3Result::Err((status, WRITE3resfail { file_wcc: wcc(None, after) }))
             }
         }
@@ -113,7 +113,7 @@ impl Files {
         stable: stable_how,
         mut data: Buffer,
     ) -> Result<stable_how, nfsstat3> {
-        let target = self.target_to_change(sender, file)?;
+        let target = self.target_to_change(sender, file).await?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > OFFSET_LIMIT) {
             return Err(nfsstat3::NFS3ERR_FBIG);
         }
@@ -142,7 +142,7 @@ impl Files {
 
     /// COMMIT. All of the file is made durable, whatever range is asked for.
     pub(crate) async fn commit(&self, sender: &Sender, file: &[u8]) -> COMMIT3res {
-        let target = self.target_to_change(sender, file);
+        let target = self.target_to_change(sender, file).await;
         let synced = match &target {
             Ok(target) => self.opens.sync(target.ino).await,
             Err(status) => Err(*status),

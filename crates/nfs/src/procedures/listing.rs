@@ -159,7 +159,7 @@ impl Files {
         place: (u64, u64),
         count: u32,
     ) -> READDIR3res<'static> {
-        let target = self.target(sender, dir);
+        let target = self.target(sender, dir).await;
         let room = Room { all_bytes: count, names_bytes: u32::MAX, plus: false };
         let listed = match &target {
             Ok(target) => self.list(target, place, room).await,
@@ -188,7 +188,7 @@ impl Files {
         place: (u64, u64),
         (dircount, maxcount): (u32, u32),
     ) -> READDIRPLUS3res<'static> {
-        let target = self.target(sender, dir);
+        let target = self.target(sender, dir).await;
         let room = Room { all_bytes: maxcount, names_bytes: dircount, plus: true };
         let asked = self.known.ask();
         let listed = match &target {
@@ -217,10 +217,13 @@ impl Files {
         asked: &Asked,
         listed: Listed,
     ) -> Result<dirlistplus3<'static>, nfsstat3> {
+        let inner = Box::pin(self.inner_roots(&target.export, target.root())).await?;
         let mut attrs = Vec::with_capacity(listed.entries.len());
         let mut names = Vec::with_capacity(listed.entries.len());
         for mut entry in listed.entries {
-            let known = match entry.attr.take() {
+            // LOOKUP says what the root of another export is to this client.
+            let known = match entry.attr.take().filter(|attr| !inner.iter().any(|(ino, _)| *ino == attr.ino))
+            {
                 // One that was removed meanwhile has no attributes any more.
                 Some(attr) => self.opens.brought_up_to_date(target.root(), asked, attr).await.ok(),
                 None => None,
@@ -234,7 +237,7 @@ impl Files {
         for (entry, is_known) in names {
             let name_attributes = post_op(if is_known { told.next() } else { None });
             let name_handle = match name_attributes.is_some() {
-                true => Nfs3Option::Some(target.handle(&self.keys, entry.ino)),
+                true => Nfs3Option::Some(target.export.handle(&self.keys, entry.ino, entry.kind)),
                 false => Nfs3Option::None,
             };
             entries.push(entryplus3 {

@@ -17,9 +17,9 @@ const DEPTH_MAX: usize = 4096;
 impl Files {
     /// LOOKUP.
     pub(crate) async fn lookup(&self, sender: &Sender, dir: &[u8], name: &[u8]) -> LOOKUP3res {
-        let target = self.target(sender, dir);
+        let target = self.target(sender, dir).await;
         let found = match &target {
-            Ok(target) => self.find(target, name).await,
+            Ok(target) => self.find(sender, target, name).await,
             Err(status) => Err(*status),
         };
         match found {
@@ -35,10 +35,15 @@ impl Files {
         }
     }
 
-    async fn find(&self, target: &Target, name: &[u8]) -> Result<(nfs_fh3, fattr3), nfsstat3> {
+    async fn find(
+        &self,
+        sender: &Sender,
+        target: &Target,
+        name: &[u8],
+    ) -> Result<(nfs_fh3, fattr3), nfsstat3> {
         let name = checked_name(name)?;
-        if let Some((ino, attr)) = self.known_by_name(target, name) {
-            return Ok((target.handle(&self.keys, ino), self.tell(target, attr).await));
+        if let Some((_, attr)) = self.known_by_name(target, name) {
+            return self.shown(sender, target, attr).await;
         }
         let asked = self.known.ask();
         let attr = match name {
@@ -50,9 +55,8 @@ impl Files {
                 attr
             }
         };
-        let ino = attr.ino;
-        let attributes = self.told(target, &asked, attr).await.map_err(by_name)?;
-        Ok((target.handle(&self.keys, ino), attributes))
+        let attr = self.opens.brought_up_to_date(target.root(), &asked, attr).await.map_err(by_name)?;
+        self.shown(sender, target, attr).await
     }
 
     fn known_by_name(&self, dir: &Target, name: &[u8]) -> Option<(u64, Attr)> {
@@ -85,7 +89,7 @@ impl Files {
 
     /// READLINK.
     pub(crate) async fn readlink(&self, sender: &Sender, link: &[u8]) -> READLINK3res<'static> {
-        let target = self.target(sender, link);
+        let target = self.target(sender, link).await;
         let read = match &target {
             Ok(target) => {
                 self.call(target.client.start_readlink(At::ino(target.ino))).await.map_err(by_handle)

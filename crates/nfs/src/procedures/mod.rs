@@ -7,6 +7,7 @@
 //! ```
 
 mod attributes;
+mod boundaries;
 mod create;
 mod filesystem;
 mod io;
@@ -26,7 +27,6 @@ use std::time::Instant;
 
 use nfs3_types::nfs3::{fattr3, nfsstat3, wcc_data};
 use weft_client::{Client, PendingCall};
-use weft_gateway::Asked;
 use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::{Attr, DirChange};
 
@@ -38,7 +38,7 @@ use crate::opens::Opens;
 use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::status::{Named, status_of};
-use crate::target::{Sender, Target};
+use crate::target::Target;
 use crate::used::Used;
 use crate::weft::Weft;
 use crate::workers::Workers;
@@ -111,15 +111,6 @@ impl Files {
         Ok(Files { client, weft, workers, opens, known, keys, exports, space, used, refusals })
     }
 
-    /// What a handle leads to, for a client that may have it.
-    pub(crate) fn target(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
-        let handle = self.keys.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
-        let exports = self.exports.borrow();
-        let export = exports.by_id(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let admission = self.admit(export, sender.peer)?;
-        Ok(Target::new(export, admission, sender, handle.ino))
-    }
-
     /// What a client may do with an export. A refusal is logged.
     pub(crate) fn admit<'a>(
         &self,
@@ -169,12 +160,6 @@ impl Files {
             Some(target) => self.after(target, target.ino).await,
             None => None,
         }
-    }
-
-    /// Attributes in a reply, for the client.
-    async fn told(&self, target: &Target, asked: &Asked, attr: Attr) -> weft_client::Result<fattr3> {
-        let attr = self.opens.brought_up_to_date(target.root(), asked, attr).await?;
-        Ok(self.tell(target, attr).await)
     }
 
     /// The inode of an export's root.

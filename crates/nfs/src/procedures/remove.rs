@@ -15,10 +15,11 @@ use crate::target::{Sender, Target};
 impl Files {
     /// REMOVE.
     pub(crate) async fn remove(&self, sender: &Sender, place: Place<'_>) -> REMOVE3res {
-        let target = self.target_to_change(sender, place.dir);
+        let target = self.target_to_change(sender, place.dir).await;
         let removed = async {
             let target = target.as_ref().map_err(|status| *status)?;
             let name = old_name(place.name)?;
+            self.may_take(target, name).await?;
             let change = self.known.change().loses(target.ino, name);
             let at = At::child(target.ino, name);
             let dir = self.call(target.client.start_unlink(at)).await.map_err(by_name)?;
@@ -35,10 +36,11 @@ impl Files {
 
     /// RMDIR.
     pub(crate) async fn rmdir(&self, sender: &Sender, place: Place<'_>) -> RMDIR3res {
-        let target = self.target_to_change(sender, place.dir);
+        let target = self.target_to_change(sender, place.dir).await;
         let removed = async {
             let target = target.as_ref().map_err(|status| *status)?;
             let name = old_name(place.name)?;
+            self.may_take(target, name).await?;
             let change = self.known.change().loses(target.ino, name);
             let at = At::child(target.ino, name);
             let dir = self.call(target.client.start_rmdir(at)).await.map_err(by_name)?;
@@ -55,7 +57,8 @@ impl Files {
 
     /// RENAME.
     pub(crate) async fn rename(&self, sender: &Sender, from: Place<'_>, to: Place<'_>) -> RENAME3res {
-        let (old, new) = (self.target_to_change(sender, from.dir), self.target_to_change(sender, to.dir));
+        let old = self.target_to_change(sender, from.dir).await;
+        let new = self.target_to_change(sender, to.dir).await;
         let renamed = async {
             let (old, new) = both(&old, &new)?;
             let is_dots = |name: &[u8]| name == b"." || name == b"..";
@@ -63,6 +66,8 @@ impl Files {
                 return Err(nfsstat3::NFS3ERR_INVAL);
             }
             let (from, to) = (old_name(from.name)?, new_name(to.name)?);
+            self.may_take(old, from).await?;
+            self.may_take(new, to).await?;
             let change = self.known.change().loses(old.ino, from).loses(new.ino, to);
             let places = (At::child(old.ino, from), At::child(new.ino, to));
             let dirs = self.call(old.client.start_rename(places.0, places.1, 0)).await.map_err(by_name)?;
@@ -81,7 +86,8 @@ impl Files {
 
     /// LINK.
     pub(crate) async fn link(&self, sender: &Sender, file: &[u8], place: Place<'_>) -> LINK3res {
-        let (object, dir) = (self.target_to_change(sender, file), self.target_to_change(sender, place.dir));
+        let object = self.target_to_change(sender, file).await;
+        let dir = self.target_to_change(sender, place.dir).await;
         let linked = async {
             let (object, dir) = both(&object, &dir)?;
             let name = new_name(place.name)?;

@@ -3,6 +3,7 @@
 mod directories;
 mod files;
 mod known;
+mod nested;
 mod rights;
 
 use std::net::SocketAddr;
@@ -12,12 +13,13 @@ use nfs3_types::nfs3::{Nfs3Option, Nfs3Result, fattr3, nfs_fh3, nfsstat3, sattr3
 use super::*;
 use crate::credential::Credential;
 use crate::export::{ExportOptions, Rule};
-use crate::handle::Handle;
 use crate::network::Network;
+use crate::target::Sender;
 use crate::testing::Cluster;
 use weft_gateway::Squash;
 use weft_onc_server::Buffers;
 use weft_reactor::{Reactor, ReactorOptions};
+use weft_wire::messages::FileKind;
 use weft_wire::security::Key;
 
 /// A gateway without its network.
@@ -76,9 +78,10 @@ impl Gateway {
     /// The handle of an export's root.
     pub(super) async fn root(&self) -> Vec<u8> {
         let exports = self.files.exports.borrow().clone();
-        let export = exports.iter().next().unwrap();
+        // The longest path comes first.
+        let export = exports.iter().last().unwrap();
         let ino = self.files.root_of(export).await.unwrap();
-        self.files.keys.seal(Handle { export: export.id, ino }).data.to_vec()
+        bytes(&export.handle(&self.files.keys, ino, FileKind::Directory))
     }
 
     pub(super) async fn find(&self, dir: &[u8], name: &str) -> Result<(Vec<u8>, fattr3), nfsstat3> {

@@ -17,7 +17,7 @@ fn ino_of(gateway: &Gateway, object: &[u8]) -> u64 {
 }
 
 /// Waits until attributes, rights and the name are known that `look` asks for: the watch may not stand yet.
-async fn settled(gateway: &Gateway, object: &[u8], look: impl AsyncFn()) {
+pub(super) async fn settled(gateway: &Gateway, object: &[u8], look: impl AsyncFn()) {
     for _ in 0..500 {
         look().await;
         if gateway.files.known.attr(ino_of(gateway, object)).is_some() {
