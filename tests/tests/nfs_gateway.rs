@@ -2,6 +2,7 @@
 //! dies leaves, and exports that change.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,6 +154,22 @@ fn up_with_nfs_gives_both_sides_the_same_files() {
     cluster.up(2, &[]);
     let listed = cluster.weft(&["nfs", "ls", &url_at(&address, "/open")]);
     assert_eq!(listed, "by-libnfs\nby-weft\nnative\n", "it is part of the cluster from then on");
+}
+
+#[test]
+fn up_with_nfs_at_an_address_of_this_machine_admits_this_machine() {
+    let shown = Command::new("hostname").arg("-I").output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    for own in shown.split_whitespace().map(|address| address.parse().unwrap()) {
+        let port = free_ports(1);
+        for listener in [SocketAddr::new(own, port).to_string(), format!("[::]:{port}")] {
+            let cluster = Cluster::start_with(1, &["--nfs", &listener]);
+            let address = SocketAddr::new(own, port).to_string();
+            let listed = cluster.command(&["nfs", "ls", &url_at(&address, "/")]).output().unwrap();
+            expect_success(&format!("weft nfs ls at {address} of a gateway at {listener}"), &listed);
+            cluster.down();
+        }
+    }
 }
 
 #[test]

@@ -13,10 +13,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+mod addresses;
 mod connect;
 mod mounts;
 mod space;
 
+pub use addresses::own_addresses;
 pub use connect::{begin_connect, is_connected, raw_address};
 pub use mounts::{Mount, mounts, mounts_in};
 pub use space::{Space, space_of};

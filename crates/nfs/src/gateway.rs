@@ -31,7 +31,6 @@ use crate::procedures::Files;
 use crate::procedures::limits::IO_BYTES_MAX;
 use crate::target::Sender;
 use crate::times::ProcedureTimes;
-use crate::weft::both;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{nlm, nsm};
 use weft_onc_server::{Buffer, Buffers};
@@ -339,29 +338,20 @@ impl Gateway {
         })
     }
 
-    /// Over RDMA the reply has attributes. Linux expects them: if the head of a mount's first READ is shorter,
+    /// Over RDMA the reply always has attributes. Linux expects them: if the head of a mount's first READ is shorter,
     /// it shifts the data in its page, where the adapter has already put them.
     async fn read(&self, sender: &Sender, file: &[u8], part: (u64, u32), buffers: &Buffers) -> Outcome {
-        let with_attributes = buffers.are_of_rdma();
-        let asking = async {
-            match self.files.target(sender, file).await {
-                Ok(target) if with_attributes => self.files.after(&target, target.ino).await,
-                _ => None,
-            }
-        };
-        let (read, attributes) = both(self.files.read(sender, file, part, buffers), asking).await;
-        let read = if with_attributes && attributes.is_none() {
+        let read = match self.files.read(sender, file, part, buffers).await {
             // Of a file that was read they are missing for a moment only.
-            read.and(Err(nfsstat3::NFS3ERR_JUKEBOX))
-        } else {
-            read
+            Ok(read) if buffers.are_of_rdma() && read.attributes.is_none() => Err(nfsstat3::NFS3ERR_JUKEBOX),
+            read => read,
         };
         match read {
             Ok(read) => {
                 let bytes = read.data.len() as u32;
                 self.count(|counts| counts.read_bytes += u64::from(bytes));
                 let mut head = packed(&nfsstat3::NFS3_OK);
-                head.extend(packed(&post_op(attributes)));
+                head.extend(packed(&post_op(read.attributes)));
                 head.extend(packed(&bytes));
                 head.extend(packed(&read.eof));
                 head.extend(packed(&bytes));

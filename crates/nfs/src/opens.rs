@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::nfsstat3;
-use weft_client::{At, Client, File, OpenOptions, PendingCall, SetAttr};
+use weft_client::{At, Client, Error, ErrorKind, File, OpenOptions, PendingCall, SetAttr};
 use weft_gateway::{Asked, Reports};
 use weft_reactor::{LocalLock, Notify, sleep};
 use weft_wire::Status;
@@ -119,6 +119,8 @@ pub(crate) struct Entry {
     reporting: LocalLock<()>,
     /// Writes that the metadata server has not been told of.
     unreported: Cell<bool>,
+    /// Where the file ends, unless another client has changed that; `None`: unknown.
+    end: Cell<Option<u64>>,
     /// Changes so far, and those at the beginning of the last sync that succeeded.
     changes: Cell<u64>,
     synced: Cell<u64>,
@@ -136,6 +138,7 @@ impl Entry {
             opening: LocalLock::new(()),
             reporting: LocalLock::new(()),
             unreported: Cell::new(false),
+            end: Cell::new(None),
             changes: Cell::new(0),
             synced: Cell::new(0),
             used_at: Cell::new(Instant::now()),
@@ -177,9 +180,41 @@ impl Entry {
         self.known.changed(self.ino);
     }
 
+    /// The file has been written up to here.
+    pub(crate) fn note_size(&self, end: u64) {
+        self.end.set(self.end.get().map(|known| known.max(end)));
+    }
+
+    /// The file had this size when so many changes had been made.
+    fn learn_size(&self, bytes: u64, changes: u64) {
+        self.end.set((self.changes.get() == changes).then_some(bytes));
+    }
+
+    /// Whether the file may end here.
+    pub(crate) fn may_end_at(&self, offset: u64) -> bool {
+        self.end.get().is_none_or(|end| end == offset)
+    }
+
+    /// Whether writes have not been reported to the metadata server.
+    pub(crate) fn is_unreported(&self) -> bool {
+        self.unreported.get()
+    }
+
     fn is_unsynced(&self) -> bool {
         self.writer.borrow().is_some() && self.synced.get() != self.changes.get()
     }
+}
+
+/// Attributes of an inode that has a name.
+fn with_names(attr: Attr) -> weft_client::Result<Attr> {
+    match attr.nlink {
+        0 => Err(Error::new("Getattr", ErrorKind::Status(Status::Stale), "its last name was removed")),
+        _ => Ok(attr),
+    }
+}
+
+fn by_handle(error: Error) -> nfsstat3 {
+    status_of(&error, Named::Handle)
 }
 
 /// An open file in use. It is not closed before this is dropped.
@@ -265,8 +300,13 @@ impl Opens {
                     file.clone()
                 }
             };
+            let attr = match &opened {
+                Some(_) => self.call(target.root().start_getattr(target.ino)).await.map_err(by_handle)?,
+                None => file.attr(),
+            };
+            let attr = with_names(attr).map_err(by_handle)?;
             if access == Access::Write {
-                self.clear_set_id(target, &file, opened.is_some()).await?;
+                self.clear_set_id(target, &attr).await?;
             }
             *entry.place(access).borrow_mut() = Some(file);
             entry.allow(target, access);
@@ -322,15 +362,10 @@ impl Opens {
     }
 
     /// A write of another than root ends set-id bits.
-    async fn clear_set_id(&self, target: &Target, file: &File, is_old: bool) -> Result<(), nfsstat3> {
+    async fn clear_set_id(&self, target: &Target, attr: &Attr) -> Result<(), nfsstat3> {
         if target.client.caller().uid == 0 {
             return Ok(());
         }
-        let handle = |error: weft_client::Error| status_of(&error, Named::Handle);
-        let attr = match is_old {
-            true => self.call(target.root().start_getattr(target.ino)).await.map_err(handle)?,
-            false => file.attr(),
-        };
         let cleared = target.client.caller().mode_after_change(attr.mode, attr.gid);
         if cleared == attr.mode {
             return Ok(());
@@ -340,9 +375,17 @@ impl Opens {
         let changes = SetAttr { mode: Some(cleared), ..SetAttr::default() };
         let change = self.known.change().inode(target.ino, Scope::Attributes);
         let set = target.root().with_caller(owner).start_setattr(At::ino(target.ino), false, &changes);
-        let attr = self.call(set).await.map_err(handle)?;
+        let attr = self.call(set).await.map_err(by_handle)?;
         change.made(|learn| learn.attr(&attr));
         Ok(())
+    }
+
+    /// A name was removed, of this inode if that is known. If it was the last one, its handle is stale from now on.
+    pub(crate) fn lost_name(&self, ino: Option<u64>) {
+        match ino {
+            Some(ino) => self.forget_rights(ino),
+            None => self.entries.borrow().values().for_each(|entry| entry.rights.borrow_mut().clear()),
+        }
     }
 
     /// Rights to it may have changed.
@@ -439,15 +482,23 @@ impl Opens {
     }
 
     /// Attributes of an inode now.
+    ///
+    /// # Errors
+    /// `ESTALE` for an inode without names, which lasts only until its last user closes it.
     pub(crate) async fn attr(&self, client: &Client, ino: u64) -> weft_client::Result<Attr> {
         if let Some(attr) = self.known.attr(ino) {
-            return Ok(attr);
+            return with_names(attr);
         }
         self.report(ino).await?;
+        let entry = self.known(ino);
+        let changes = entry.as_ref().map(|entry| entry.changes.get());
         let asked = self.known.ask();
         let attr = self.call(client.start_getattr(ino)).await?;
         self.known.learn(&asked, &attr);
-        Ok(attr)
+        if let (Some(entry), Some(changes)) = (entry, changes) {
+            entry.learn_size(attr.size, changes);
+        }
+        with_names(attr)
     }
 
     /// Attributes that a reply had: asked for again, if what was written here was not reported before.

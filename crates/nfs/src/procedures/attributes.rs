@@ -10,6 +10,7 @@ use weft_client::{At, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind};
 
+use super::limits::FILE_BYTES_MAX;
 use super::{Files, by_handle, writable};
 use crate::attributes::{before_of, changes_of, post_op, size_of, time_of, wcc};
 use crate::known::Scope;
@@ -142,6 +143,8 @@ impl Files {
                 self.touch(target).await.map(|()| None)
             }
             Err(error) => Err(by_handle(error)),
+            // It has lost its last name, and is there for a moment.
+            Ok(attr) if attr.nlink == 0 => Err(nfsstat3::NFS3ERR_STALE),
             Ok(attr) => {
                 change.made(|learn| learn.attr(&attr));
                 Ok(Some(attr))
@@ -161,7 +164,7 @@ impl Files {
 
     /// Sets the size of a file.
     pub(crate) async fn truncate(&self, target: &Target, bytes: u64) -> Result<(), nfsstat3> {
-        if bytes > weft_layout::OFFSET_LIMIT {
+        if bytes > FILE_BYTES_MAX {
             return Err(nfsstat3::NFS3ERR_FBIG);
         }
         let opened = self.opens.get(target, Access::Write).await?;

@@ -6,10 +6,9 @@ use nfs3_types::nfs3::{
     PATHCONF3resok, fattr3, nfsstat3, nfstime3,
 };
 use weft_client::StatFs;
-use weft_layout::OFFSET_LIMIT;
 use weft_wire::limits::NAME_BYTES_MAX;
 
-use super::limits::{DIRECTORY_BYTES_MAX, IO_BYTES_MAX};
+use super::limits::{DIRECTORY_BYTES_MAX, FILE_BYTES_MAX, IO_BYTES_MAX};
 use super::{Files, by_handle};
 use crate::attributes::post_op;
 use crate::target::Sender;
@@ -75,7 +74,7 @@ impl Files {
                 wtpref: IO_BYTES_MAX,
                 wtmult: MULTIPLE_BYTES,
                 dtpref: DIRECTORY_BYTES_MAX,
-                maxfilesize: OFFSET_LIMIT,
+                maxfilesize: FILE_BYTES_MAX,
                 time_delta: nfstime3 { seconds: 0, nseconds: 1 },
                 properties: FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME,
             }),

@@ -1,34 +1,37 @@
 //! READ, WRITE and COMMIT (RFC 1813, 3.3.6, 3.3.7 and 3.3.21).
 //!
-//! Replies to READ and unstable WRITE have no attributes: to ask for them would cost as much as the operation
-//! itself, or more while the file is written, and clients ask when they need them. Those to READ over RDMA have
-//! them, for Linux.
+//! Replies to READ have attributes, unless the gateway has written to the file and not reported that yet: the report
+//! would cost more than the READ. Over RDMA they have them even then, for Linux. Replies to unstable WRITEs have none
+//! for the same reason; clients ask when they need them.
 
 use std::sync::Arc;
 
 use nfs3_types::nfs3::{
-    COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, nfsstat3,
-    stable_how,
+    COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, fattr3,
+    nfsstat3, stable_how,
 };
 use weft_client::Pending;
-use weft_layout::{OFFSET_LIMIT, Regions};
+use weft_layout::Regions;
 use weft_onc_server::{Buffer, Buffers};
+use weft_wire::messages::Attr;
 
-use super::limits::IO_BYTES_MAX;
+use super::limits::{FILE_BYTES_MAX, IO_BYTES_MAX};
 use super::{Files, by_handle};
 use crate::attributes::wcc;
-use crate::opens::{Access, OpenFile};
-use crate::target::Sender;
+use crate::opens::{Access, OpenFile, Opened};
+use crate::target::{Sender, Target};
+use crate::weft::both;
 
 /// How often a durable write is done again whose server lost it before it was durable.
 const WRITES_MAX: usize = 4;
 
 /// What a READ has found.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct ReadDone {
     pub(crate) data: Buffer,
     /// The file ends here.
     pub(crate) eof: bool,
+    pub(crate) attributes: Option<fattr3>,
 }
 
 /// Memory that is a buffer's, from its beginning on.
@@ -64,15 +67,48 @@ impl Files {
     ) -> Result<ReadDone, nfsstat3> {
         let target = self.target(sender, file).await?;
         let opened = self.opens.get(&target, Access::Read).await?;
-        let most = OFFSET_LIMIT.saturating_sub(offset).min(IO_BYTES_MAX.into());
+        let most = FILE_BYTES_MAX.saturating_sub(offset).min(IO_BYTES_MAX.into());
         let wanted = u64::from(count).min(most) as usize;
-        if wanted == 0 {
-            return Ok(ReadDone { data: Buffer::default(), eof: offset >= OFFSET_LIMIT });
-        }
-        let pending = start_read(&opened.file, buffers.take(wanted), offset);
-        let (bytes, mut data) = self.finish_io(pending).await?;
+        let reading = async {
+            if wanted == 0 {
+                return Ok((0, Buffer::default()));
+            }
+            let pending = start_read(&opened.file, buffers.take(wanted), offset);
+            self.finish_io(pending).await
+        };
+        let asking = self.attr_for_read(&target, &opened, buffers.are_of_rdma());
+        let (read, attr) = both(reading, asking).await;
+        let (mut attr, (bytes, mut data)) = (attr?, read?);
         data.truncate(bytes);
-        Ok(ReadDone { data, eof: bytes < wanted })
+        let end = offset.saturating_add(bytes as u64);
+        if attr.is_none() && bytes == wanted && opened.entry.may_end_at(end) {
+            attr = self.attr_for_read(&target, &opened, true).await?;
+        }
+        let file_bytes = attr.as_ref().map(|attr| attr.size);
+        // A READ past the size has met a file that grew in the meantime: it does not end there.
+        let ends = file_bytes.is_some_and(|size| end == size || bytes == 0 && end > size);
+        let attributes = match attr {
+            Some(attr) => Some(self.tell(&target, attr).await),
+            None => None,
+        };
+        Ok(ReadDone { data, eof: bytes < wanted || ends, attributes })
+    }
+
+    /// Attributes for a reply to READ, if they cost no report of what was written.
+    async fn attr_for_read(
+        &self,
+        target: &Target,
+        opened: &Opened,
+        always: bool,
+    ) -> Result<Option<Attr>, nfsstat3> {
+        if !always && opened.entry.is_unreported() {
+            return Ok(None);
+        }
+        match self.opens.attr(target.root(), target.ino).await.map_err(by_handle) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(nfsstat3::NFS3ERR_STALE) => Err(nfsstat3::NFS3ERR_STALE),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Waits for the end of a read or write.
@@ -92,8 +128,8 @@ impl Files {
     ) -> WRITE3res {
         let count = data.len() as u32;
         match self.write_data(sender, file, offset, stable, data).await {
-            Ok(committed) => Nfs3Result::Ok(WRITE3resok {
-                file_wcc: wcc(None, None),
+            Ok((committed, after)) => Nfs3Result::Ok(WRITE3resok {
+                file_wcc: wcc(None, after),
                 count,
                 committed,
                 verf: self.opens.verifier.now(),
@@ -112,15 +148,14 @@ impl Files {
         offset: u64,
         stable: stable_how,
         mut data: Buffer,
-    ) -> Result<stable_how, nfsstat3> {
+    ) -> Result<(stable_how, Option<fattr3>), nfsstat3> {
         let target = self.target_to_change(sender, file).await?;
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > OFFSET_LIMIT) {
-            return Err(nfsstat3::NFS3ERR_FBIG);
-        }
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(nfsstat3::NFS3ERR_FBIG)?;
         for _ in 0..WRITES_MAX {
             let opened = self.opens.get(&target, Access::Write).await?;
             if data.is_empty() {
-                return Ok(stable);
+                return Ok((stable, self.after(&target, target.ino).await));
             }
             // Before, so that a sync beside it does not take it for durable; and after, so that a report
             // beside it does not take it for reported.
@@ -129,12 +164,13 @@ impl Files {
             opened.entry.note_change();
             self.opens.look_for_losses(&opened);
             data = written?.1;
+            opened.entry.note_size(end);
             if stable == stable_how::UNSTABLE {
-                return Ok(stable_how::UNSTABLE);
+                return Ok((stable_how::UNSTABLE, None));
             }
             drop(opened);
             if self.opens.sync(target.ino).await? {
-                return Ok(stable_how::FILE_SYNC);
+                return Ok((stable_how::FILE_SYNC, self.after(&target, target.ino).await));
             }
         }
         Err(nfsstat3::NFS3ERR_IO)

@@ -1,8 +1,8 @@
 //! LOOKUP and READLINK (RFC 1813, 3.3.3 and 3.3.5).
 
 use nfs3_types::nfs3::{
-    LOOKUP3res, LOOKUP3resfail, LOOKUP3resok, Nfs3Option, Nfs3Result, READLINK3res, READLINK3resfail,
-    READLINK3resok, fattr3, nfs_fh3, nfspath3, nfsstat3,
+    LOOKUP3res, LOOKUP3resfail, LOOKUP3resok, Nfs3Result, READLINK3res, READLINK3resfail, READLINK3resok,
+    fattr3, nfs_fh3, nfspath3, nfsstat3,
 };
 use weft_client::At;
 use weft_wire::messages::{Attr, ROOT_INO};
@@ -26,13 +26,20 @@ impl Files {
             Ok((object, attributes)) => Nfs3Result::Ok(LOOKUP3resok {
                 object,
                 obj_attributes: post_op(Some(attributes)),
-                dir_attributes: Nfs3Option::None,
+                dir_attributes: post_op(self.known_of(&target).await),
             }),
             Err(status) => {
                 let after = self.after_on(&target.ok()).await;
                 Nfs3Result::Err((status, LOOKUP3resfail { dir_attributes: post_op(after) }))
             }
         }
+    }
+
+    /// Attributes of the directory, if they cost no message.
+    async fn known_of(&self, dir: &Result<Target, nfsstat3>) -> Option<fattr3> {
+        let dir = dir.as_ref().ok()?;
+        let attr = self.known.attr(dir.ino)?;
+        Some(self.tell(dir, attr).await)
     }
 
     async fn find(

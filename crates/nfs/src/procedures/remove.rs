@@ -5,8 +5,9 @@ use nfs3_types::nfs3::{
     RENAME3resfail, RENAME3resok, RMDIR3res, RMDIR3resfail, RMDIR3resok, nfsstat3,
 };
 use weft_client::At;
+use weft_wire::messages::FileKind;
 
-use super::{Files, by_name, new_name, old_name};
+use super::{Files, by_handle, by_name, new_name, old_name};
 use crate::attributes::post_op;
 use crate::known::Scope;
 use crate::place::Place;
@@ -20,9 +21,11 @@ impl Files {
             let target = target.as_ref().map_err(|status| *status)?;
             let name = old_name(place.name)?;
             self.may_take(target, name).await?;
+            let lost = self.known.name_for_root(target.ino, name).flatten();
             let change = self.known.change().loses(target.ino, name);
             let at = At::child(target.ino, name);
             let dir = self.call(target.client.start_unlink(at)).await.map_err(by_name)?;
+            self.opens.lost_name(lost);
             change.made(|learn| dir.iter().for_each(|dir| learn.attr(&dir.after)));
             Ok(dir)
         };
@@ -68,9 +71,11 @@ impl Files {
             let (from, to) = (old_name(from.name)?, new_name(to.name)?);
             self.may_take(old, from).await?;
             self.may_take(new, to).await?;
+            let lost = self.known.name_for_root(new.ino, to).flatten();
             let change = self.known.change().loses(old.ino, from).loses(new.ino, to);
             let places = (At::child(old.ino, from), At::child(new.ino, to));
             let dirs = self.call(old.client.start_rename(places.0, places.1, 0)).await.map_err(by_name)?;
+            self.opens.lost_name(lost);
             change.made(|learn| dirs.iter().flatten().for_each(|dir| learn.attr(&dir.after)));
             Ok(dirs)
         };
@@ -91,6 +96,10 @@ impl Files {
         let linked = async {
             let (object, dir) = both(&object, &dir)?;
             let name = new_name(place.name)?;
+            let attr = self.opens.attr(object.root(), object.ino).await.map_err(by_handle)?;
+            if attr.kind == FileKind::Directory {
+                return Err(nfsstat3::NFS3ERR_ISDIR);
+            }
             let change = self.known.change().name(dir.ino, name).inode(object.ino, Scope::Attributes);
             let to = At::child(dir.ino, name);
             let link = object.client.start_link(At::ino(object.ino), false, to);

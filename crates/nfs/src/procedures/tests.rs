@@ -4,6 +4,7 @@ mod directories;
 mod files;
 mod known;
 mod nested;
+mod rfc;
 mod rights;
 
 use std::net::SocketAddr;
