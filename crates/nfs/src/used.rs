@@ -33,6 +33,18 @@ fn state_of(attr: &Attr) -> State {
     (attr.size, attr.mtime.clone(), attr.ctime.clone())
 }
 
+/// Drops a quarter of the files, in no order, as long as there is no room for so many more. If all went, a listing of
+/// more files than there is room for would find none of them the next time.
+fn make_room<T>(known: &mut HashMap<u64, T>, more: usize) {
+    while !known.is_empty() && known.len() + more > KNOWN_MAX {
+        let mut at = 0;
+        known.retain(|_, _| {
+            at += 1;
+            at % 4 != 1
+        });
+    }
+}
+
 /// What was learnt about files.
 pub(crate) struct Used {
     workers: Workers,
@@ -74,9 +86,7 @@ impl Used {
             .await;
         let found = found.unwrap_or_else(|_| vec![None; attrs.len()]);
         let mut known = self.known.borrow_mut();
-        if known.len() + attrs.len() > KNOWN_MAX {
-            known.clear();
-        }
+        make_room(&mut known, attrs.len());
         for (attr, bytes) in attrs.iter().zip(&found) {
             bytes.map(|bytes| known.insert(attr.ino, (state_of(attr), bytes)));
         }
@@ -101,5 +111,31 @@ impl Used {
     fn known_or_by_size(&self, attr: &Attr) -> u64 {
         let unit_bytes = if attr.kind == FileKind::File { FILE_UNIT_BYTES } else { BLOCK_BYTES };
         self.known(attr).unwrap_or_else(|| attr.size.next_multiple_of(unit_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_too_many_files_is_known_in_part_the_next_time() {
+        const FILES: u64 = 100_000;
+        let (mut known, mut found) = (HashMap::new(), 0);
+        for round in 0..4 {
+            found = 0;
+            for ino in 0..FILES {
+                if known.contains_key(&ino) {
+                    found += 1;
+                    continue;
+                }
+                make_room(&mut known, 1);
+                known.insert(ino, round);
+                assert!(known.len() <= KNOWN_MAX);
+            }
+        }
+        assert!(found > FILES / 4, "{found} of {FILES}");
+        make_room(&mut known, 2 * KNOWN_MAX);
+        assert!(known.is_empty());
     }
 }
