@@ -18,6 +18,8 @@ use crate::target::Sender;
 const PATH_BYTES_MAX: usize = 1024;
 /// Mounts that are remembered for who asks.
 const MOUNTS_MAX: usize = 4096;
+/// Those of one client, so that it cannot keep others off the list.
+const MOUNTS_OF_CLIENT_MAX: usize = 64;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
 
@@ -38,7 +40,8 @@ pub(crate) struct Mounts(RefCell<BTreeSet<(IpAddr, Vec<u8>)>>);
 impl Mounts {
     fn add(&self, client: IpAddr, path: &[u8]) {
         let mut mounts = self.0.borrow_mut();
-        if mounts.len() < MOUNTS_MAX {
+        let own = mounts.range((client, Vec::new())..).take_while(|(other, _)| *other == client);
+        if mounts.len() < MOUNTS_MAX && own.count() < MOUNTS_OF_CLIENT_MAX {
             mounts.insert((client, path.to_vec()));
         }
     }
@@ -163,4 +166,23 @@ fn exports(files: &Files) -> Vec<u8> {
         clients.fold(list, |list, client| list.u32(1).opaque(client.as_bytes())).u32(0)
     });
     list.u32(0).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_leaves_room_in_the_list_for_others() {
+        let mounts = Mounts::default();
+        let client = |number: u32| IpAddr::V4(number.into());
+        for path in 0..2 * MOUNTS_MAX {
+            mounts.add(client(7), path.to_string().as_bytes());
+        }
+        assert_eq!(mounts.list().len(), MOUNTS_OF_CLIENT_MAX);
+        for number in 0..2 * MOUNTS_MAX as u32 {
+            mounts.add(client(number), b"/");
+        }
+        assert_eq!(mounts.list().len(), MOUNTS_MAX);
+    }
 }

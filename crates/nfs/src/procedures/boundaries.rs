@@ -126,7 +126,7 @@ impl Files {
             }
         }
         let Some(ino) = way.end else { return Ok(way) };
-        // What is a directory stays one.
+        // An inode that is a directory stays one.
         if export.root.get() != Some(ino) {
             match self.opens.attr(root, ino).await.map_err(by_name)?.kind {
                 FileKind::Directory => export.root.set(Some(ino)),

@@ -6,7 +6,7 @@ use crate::place::Place;
 use nfs3_types::nfs3::{createhow3, mknoddata3, stable_how};
 use weft_client::OpenOptions;
 
-/// `/out`, for root to change, and in it `mid/in`, which nobody changes.
+/// `/out` for reading and writing as root, and in it `mid/in` for reading only.
 fn exports() -> Vec<ExportOptions> {
     let mut inner = export("/out/mid/in", Squash::All);
     inner.rules[0].read_only = true;
@@ -33,7 +33,7 @@ impl Gateway {
         exports.iter().find(|export| export.path == path).unwrap().clone()
     }
 
-    /// What a path in `/out` leads to, by LOOKUPs from its root.
+    /// The handle at the end of a path in `/out`, by LOOKUPs from its root.
     async fn walk(&self, path: &str) -> Vec<u8> {
         let mut at = self.root().await;
         for name in path.split('/') {
@@ -109,7 +109,7 @@ fn a_read_only_export_in_another_one_is_read_only_by_every_way() {
         );
         assert_eq!(cluster.client().stat("/out/mid/in/f", false).unwrap().size, 4);
 
-        // What is beside it is as before.
+        // Directories beside it can be changed.
         let (d, f) = (gateway.walk("d/e").await, gateway.walk("d/e/f").await);
         let wrong = gateway.changes(&d, &f).await;
         let refused = |(_, status): &&(_, nfsstat3)| *status == nfsstat3::NFS3ERR_ROFS;

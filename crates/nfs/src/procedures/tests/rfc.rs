@@ -118,7 +118,7 @@ fn a_reply_has_the_attributes_that_it_can_have() {
         assert!(limits.no_trunc && limits.chown_restricted && limits.case_preserving);
         assert!(!limits.case_insensitive);
 
-        // A failure tells the directory, or the object, as it is.
+        // A failure has the attributes of the directory or the object.
         let Nfs3Result::Err((_, failed)) = files.lookup(&who, &top, b"none").await else { panic!("LOOKUP") };
         assert!(failed.dir_attributes.is_some(), "LOOKUP");
         let Nfs3Result::Err((_, failed)) = files.readlink(&who, &file).await else { panic!("READLINK") };
