@@ -14,7 +14,7 @@ use crate::deadline::Operation;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
-use crate::open_file::{sync_all_contents, sync_contents};
+use crate::open_file::{check_remembered, sync_all_contents, sync_contents};
 use crate::rdma::Rdma;
 use crate::server::Role;
 use crate::size;
@@ -257,6 +257,11 @@ impl Client {
             }
         }
         self.sync_names()?;
+        for held in self.inner.held.all().into_iter().filter(|held| held.is_for_writing()) {
+            if let Err(error) = check_remembered(&self.inner, &held) {
+                failed.get_or_insert(error);
+            }
+        }
         failed.map_or(Ok(()), Err)
     }
 

@@ -43,6 +43,7 @@ pub(crate) struct Held {
     /// Something was locked through it, and some of that was lost.
     locks: AtomicBool,
     locks_lost: AtomicBool,
+    forgotten: AtomicBool,
 }
 
 /// The open that a counter belongs to, as servers know it.
@@ -86,6 +87,7 @@ impl Held {
             losses_at_open: AtomicU64::new(0),
             locks: AtomicBool::new(false),
             locks_lost: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
         }
     }
 
@@ -158,11 +160,26 @@ impl Held {
 
     /// It counts as open.
     pub(crate) fn reopened(&self, reply: OpenReply) {
+        if reply.small_bytes.0 > 0 && self.small_bytes() == 0 {
+            // The server had said that the file is striped. It has no record now of the data files with the later writes.
+            self.note_forgotten();
+        }
+        self.small_bytes.store(reply.small_bytes.0, Ordering::Relaxed);
         if let Some(capability) = reply.capability {
             self.renew(capability);
         }
         self.run.store(reply.run, Ordering::Release);
         self.covered.store(false, Ordering::Release);
+    }
+
+    /// The metadata server has lost changes of the file that it had acknowledged. Each sync of this open fails from now on.
+    pub(crate) fn note_forgotten(&self) {
+        self.forgotten.store(true, Ordering::Release);
+    }
+
+    /// See [`Held::note_forgotten`].
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.forgotten.load(Ordering::Acquire)
     }
 
     /// It has another capability.

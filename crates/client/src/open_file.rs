@@ -32,6 +32,8 @@ pub(crate) struct OpenFile {
     pub name: String,
     /// Every write is acknowledged when durable.
     pub sync: bool,
+    /// Whether the metadata server has made durable that the file is striped.
+    striped_durably: AtomicBool,
     pub created: bool,
     pub attr: Mutex<Attr>,
     /// The directory after the creation, where the server told it.
@@ -64,6 +66,7 @@ impl OpenFile {
             held,
             name,
             sync,
+            striped_durably: AtomicBool::new(false),
             created,
             append_epoch: AtomicU64::new(attr.epoch),
             appends,
@@ -86,6 +89,16 @@ impl OpenFile {
         }
         let text = format!("the file was not opened for {what}");
         Err(Error::new(operation, ErrorKind::NotOpenForThis, text).on(&self.name))
+    }
+
+    /// Whether a write to the striped file must first have the metadata server make durable that it is striped.
+    pub(crate) fn needs_sync_before_write(&self) -> bool {
+        self.sync && !self.striped_durably.load(Ordering::Relaxed)
+    }
+
+    /// The metadata server has synced after it said that the file is striped.
+    pub(crate) fn note_striped_durably(&self) {
+        self.striped_durably.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn access(&self) -> AccessOptions {
@@ -164,7 +177,7 @@ impl OpenFile {
         sync_servers(&self.inner, &self.held)?;
         self.flush()?;
         self.sync_attributes()?;
-        Ok(self.held.lossy_slot().is_none())
+        Ok(self.held.lossy_slot().is_none() && !self.held.is_forgotten())
     }
 
     /// Makes durable what any client has written to the data files.
@@ -180,7 +193,8 @@ impl OpenFile {
 
     /// Makes durable what the metadata server was told.
     pub(crate) fn sync_attributes(&self) -> Result<(), Error> {
-        batch::ask(&self.inner, self.inner.meta(), &SyncMetaRequest {}).map(drop)
+        batch::ask(&self.inner, self.inner.meta(), &SyncMetaRequest {})?;
+        check_remembered(&self.inner, &self.held)
     }
 
     pub(crate) fn stat(&self) -> Result<Attr, Error> {
@@ -412,7 +426,19 @@ pub(crate) fn sync_servers(inner: &Arc<Inner>, held: &Held) -> Result<(), Error>
     failed.map_or(Ok(()), Err)
 }
 
+/// An error if the metadata server has told, on a new connection, that it has lost changes of the file.
+pub(crate) fn check_remembered(inner: &Inner, held: &Held) -> Result<(), Error> {
+    if held.is_forgotten() {
+        let text = "the metadata server has lost acknowledged changes of this file, as after a power failure of its machine: \
+                    open the file again, and write again what was not yet durable";
+        let server = inner.session().server(inner.meta()).describe(None);
+        return Err(Error::new(Op::SyncMeta.name(), ErrorKind::Status(Status::Io), text).at_server(server));
+    }
+    Ok(())
+}
+
 fn check_losses(inner: &Inner, held: &Held) -> Result<(), Error> {
+    check_remembered(inner, held)?;
     let Some(slot) = held.lossy_slot() else { return Ok(()) };
     let text = "acknowledged changes of this file did not get to the disk, or its machine stopped before they did: open the \
                 file again, write again what was not yet durable, and have the disk checked";

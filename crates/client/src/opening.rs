@@ -29,6 +29,9 @@ impl Client {
         if options.sync && file.open().held.is_for_writing() {
             // Durable bytes of a file whose name is not are lost with it.
             file.sync_attributes()?;
+            if file.open().held.small_bytes() == 0 {
+                file.open().note_striped_durably();
+            }
         }
         Ok(file)
     }

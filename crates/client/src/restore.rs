@@ -12,6 +12,7 @@ use crate::greet::ask;
 use crate::held::{Held, HeldFiles};
 use crate::lock_book::LockBook;
 use crate::session::Session;
+use weft_wire::Status;
 
 /// See the module.
 pub(crate) struct Reopener {
@@ -32,7 +33,8 @@ impl Restore for Reopener {
         for held in self.held.all().into_iter().filter(|held| is_lost(held)) {
             match ask(link, session.next_request_id(), &held.reopening(), deadline) {
                 Ok(reply) => held.reopened(reply),
-                // The file is gone; whoever uses it will get the error.
+                Err(error) if error.status() == Some(Status::Stale) => held.note_forgotten(),
+                // The next operation on the file gets the error.
                 Err(error) if error.status().is_some() => {}
                 Err(error) => return Err(error),
             }

@@ -132,7 +132,13 @@ impl Link for ScriptedLink {
             Op::Read => read_reply(READ_BYTES).to_bytes(),
             Op::Lock => LockReply { state: LockState::Granted }.to_bytes(),
             Op::FetchAdd => FetchAddReply { before: 5 }.to_bytes(),
-            Op::Reopen => OpenReply { run: 1, capability: None, ..OpenReply::sample(&mut 0) }.to_bytes(),
+            Op::Reopen => OpenReply {
+                run: 1,
+                capability: None,
+                small_bytes: weft_wire::Added(0),
+                ..OpenReply::sample(&mut 0)
+            }
+            .to_bytes(),
             _ => Empty {}.to_bytes(),
         };
         match act {

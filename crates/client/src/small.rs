@@ -6,6 +6,10 @@
 //!   anything else ─► Spread ─► noted for good ─► as ever
 //! ```
 //!
+//! A nosync server acknowledges Spread before it is durable. A durable write to a striped file is lost if the metadata server forgets
+//! that the file is striped. So the first write of each open with `O_SYNC` has the metadata server sync before the bytes move
+//! (`Transfer::move_striped`).
+//!
 //! That a file is striped never changes. That it is small may change at any time, by whoever else uses it; so it is the metadata
 //! server that says so at every read and write.
 
@@ -39,6 +43,8 @@ pub(crate) enum SmallAsked {
     Read,
     Write,
     Spread,
+    /// That the file is striped is made durable.
+    Sync,
 }
 
 impl SmallRequest {

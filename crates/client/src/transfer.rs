@@ -18,8 +18,8 @@ use std::time::Instant;
 use weft_layout::{Region, Regions};
 use weft_transport::{Allocation, Completion, gathered_requests};
 use weft_wire::messages::{
-    DataSize, ReadReply, ReadSmallRequest, SizeRequest, SpreadRequest, WriteReply, WriteSmallRequest,
-    io_flags,
+    DataSize, ReadReply, ReadSmallRequest, SizeRequest, SpreadRequest, SyncMetaRequest, WriteReply,
+    WriteSmallRequest, io_flags,
 };
 use weft_wire::security::Capability;
 use weft_wire::{Op, Wire, body};
@@ -148,7 +148,7 @@ impl<'a> Transfer<'a> {
             // SAFETY: the caller's promise.
             unsafe { transfer.ask_small(held.small_bytes()) };
         } else {
-            transfer.move_windows();
+            transfer.move_striped();
         }
         Ok(transfer)
     }
@@ -181,8 +181,16 @@ impl<'a> Transfer<'a> {
     fn take_small(&mut self, asked: SmallAsked, result: Result<Completion, Error>) {
         match self.is_striped(asked, result) {
             Ok(true) => {
+                if asked == SmallAsked::Sync && self.file.held.small_bytes() > 0 {
+                    // The server was started again, and had forgotten that the file was striped.
+                    // SAFETY: the transfer was begun with this memory lent to it.
+                    return unsafe { self.ask_small(self.file.held.small_bytes()) };
+                }
                 self.file.held.note_striped();
-                self.move_windows();
+                if asked == SmallAsked::Sync || asked == SmallAsked::Write && self.file.sync {
+                    self.file.note_striped_durably();
+                }
+                self.move_striped();
             }
             Ok(false) => self.over = true,
             Err(error) => {
@@ -195,6 +203,7 @@ impl<'a> Transfer<'a> {
     fn is_striped(&mut self, asked: SmallAsked, result: Result<Completion, Error>) -> Result<bool, Error> {
         let (inner, meta) = (self.file.inner.clone(), self.file.inner.meta());
         match asked {
+            SmallAsked::Sync => batch::decode::<SyncMetaRequest>(&inner, meta, result).map(|_| true),
             SmallAsked::Spread => batch::decode::<SpreadRequest>(&inner, meta, result).map(|_| true),
             SmallAsked::Write => {
                 let reply = batch::decode::<WriteSmallRequest>(&inner, meta, result)?;
@@ -215,7 +224,17 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Moves the bytes of a striped file.
+    /// Moves the bytes of a striped file. Of a durable write, what makes the file striped is made durable first.
+    fn move_striped(&mut self) {
+        let is_write = self.direction == Direction::Write && self.total_bytes > 0;
+        if !is_write || !self.file.needs_sync_before_write() {
+            return self.move_windows();
+        }
+        self.small = Some(SmallAsked::Sync);
+        let (rpc, meta) = (&self.file.inner.rpc, self.file.inner.meta());
+        self.batch.push(Call::of(rpc, meta, &SyncMetaRequest {}, SMALL_TAG));
+    }
+
     fn move_windows(&mut self) {
         let (file, direction) = (&self.file, self.direction);
         let reach = file.reach(self.regions);

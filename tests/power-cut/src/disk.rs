@@ -469,8 +469,7 @@ impl Disk {
         let (first, chances) = (random.below(self.machines.len() as u64) as usize, 2);
         let taken: Vec<bool> =
             (0..self.machines.len()).map(|at| at == first || random.one_in(chances)).collect();
-        let is_spared = |path: &str| {
-            let machine = path.split('/').nth(1).unwrap_or_default();
+        let is_spared = |machine: &str| {
             self.machines.iter().position(|name| name == machine).is_some_and(|at| !taken[at])
         };
         let data = fate(random);
@@ -483,6 +482,24 @@ impl Disk {
             Fate::InOrder => change.number < first_lost,
             Fate::Each => Random(coin ^ change.number).one_in(2),
         };
+        self.image(is_spared, survives, |file| cut_file(file, data, self.whole_bytes, random))
+    }
+
+    /// The worst that a power cut of these machines can leave now: nothing that was not synced. The other machines keep all.
+    pub fn worst_cut(&self, machines: &[&str]) -> Image {
+        let is_spared = |machine: &str| !machines.contains(&machine);
+        self.image(is_spared, |_| false, |file| file.durable.clone())
+    }
+
+    /// An image: all that spared machines have now; of the others the durable part, the renames that survive, and what `cut`
+    /// leaves of each file.
+    fn image(
+        &self,
+        is_spared: impl Fn(&str) -> bool,
+        survives: impl Fn(&Rename) -> bool,
+        mut cut: impl FnMut(&File) -> Content,
+    ) -> Image {
+        let is_spared = |path: &str| is_spared(path.split('/').nth(1).unwrap_or_default());
         let mut image = Image::default();
         let mut waiting = vec![(ROOT, String::new())];
         while let Some((ino, path)) = waiting.pop() {
@@ -502,9 +519,7 @@ impl Disk {
                         waiting.push((ino, path));
                     }
                     Node::File(file) if is_spared(&path) => image.files.push((path, file.now.clone())),
-                    Node::File(file) => {
-                        image.files.push((path, cut_file(file, data, self.whole_bytes, random)))
-                    }
+                    Node::File(file) => image.files.push((path, cut(file))),
                 }
             }
         }

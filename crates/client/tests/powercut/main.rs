@@ -12,6 +12,7 @@
 //!
 //! `WEFT_CLUSTER_POWERCUT_IMAGES` says how many images there are to be.
 
+mod durable;
 mod work;
 
 use weft_client::{OpenOptions, Transport};
@@ -153,4 +154,51 @@ fn a_failed_sync_is_told_to_whoever_has_closed_a_file_and_syncs_all() {
     one.sync_all().unwrap();
     // It was told when it synced, and has closed nothing else.
     other.sync_all().unwrap();
+}
+
+/// Stops the metadata server, and starts it with what a power cut of its machine alone leaves at its worst.
+fn cut_meta(recorder: &Recorder, cluster: &mut Cluster) {
+    let image = recorder.disk.lock().unwrap().worst_cut(&["meta0"]);
+    cluster.stop_server(0);
+    let left = tempfile::tempdir_in(scratch()).unwrap();
+    image.write_to(left.path());
+    let (from, to) = (left.path().join("store/meta0"), recorder.directory().join("meta0"));
+    std::fs::remove_dir_all(&to).unwrap();
+    let copied = std::process::Command::new("cp").arg("-r").args([&from, &to]).status().unwrap();
+    assert!(copied.success());
+    cluster.start_server(0);
+}
+
+#[test]
+fn a_sync_fails_where_the_metadata_server_has_forgotten_the_file_or_that_it_is_striped() {
+    let recorder = Recorder::mount(Disk::new(), 0, Random(seed()), 0);
+    let keys = tempfile::tempdir().unwrap();
+    let key = weft_server::create_keys(keys.path()).unwrap();
+    let config = Cluster::describe(1, STRIP_BYTES, SyncMode::Nosync);
+    recorder.disk.lock().unwrap().machines =
+        config.servers.iter().map(|server| server.name.clone()).collect();
+    let mut cluster = Cluster::start_at(&recorder.directory(), &config, &key);
+    let client = cluster.client(Transport::Tcp);
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let small = client.open("/small", &options).unwrap();
+    small.write_at(&[1; 100], 0).unwrap();
+    client.sync_all().unwrap();
+    // All of this is forgotten: that a file is striped, and another one altogether.
+    small.write_at(&[2; 10_000], 0).unwrap();
+    let new = client.open("/new", &options.clone().striped(true)).unwrap();
+    new.write_at(&[3; 100], 0).unwrap();
+    new.flush().unwrap();
+    cut_meta(&recorder, &mut cluster);
+    for file in [&small, &new] {
+        let error = file.sync_data().unwrap_err();
+        assert!(error.errno() == libc::EIO && error.to_string().contains("meta0"), "{error}");
+        assert!(file.sync_data().is_err(), "what was lost is not durable now");
+    }
+    // The file has the synced bytes, and can be written again.
+    let again = client.open("/small", &options).unwrap();
+    let mut bytes = [0; 100];
+    assert!(again.stat().unwrap().size == 100 && again.read_at(&mut bytes, 0).unwrap() == 100);
+    assert_eq!(bytes, [1; 100]);
+    again.write_at(&[4; 10_000], 0).unwrap();
+    again.sync_data().unwrap();
 }

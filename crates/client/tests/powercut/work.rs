@@ -6,6 +6,7 @@ use weft_client::{AccessOptions, Client, File, OpenOptions, Sieving};
 use weft_layout::{Extent, Regions};
 use weft_power_cut::{Shared, noise, written, zeroed};
 use weft_test_random::Random;
+use weft_wire::messages::LayoutWish;
 
 const STRIP_BYTES: usize = super::STRIP_BYTES as usize;
 const CHANGES: u64 = 60;
@@ -139,11 +140,10 @@ impl Work<'_> {
     fn create(&mut self) {
         let (number, sync) = (self.next, self.random.one_in(4));
         self.next += 1;
-        let layout = weft_wire::messages::LayoutWish {
-            strip_bytes: 0,
-            server_count: 0,
-            first_server_plus_1: 1 + (number % 2) as u16,
-        };
+        // A file with a wish is striped from the beginning; others are small until they grow.
+        let is_striped = self.random.one_in(2);
+        let first_server_plus_1 = if is_striped { 1 + (number % 2) as u16 } else { 0 };
+        let layout = LayoutWish { strip_bytes: 0, server_count: 0, first_server_plus_1 };
         let options =
             OpenOptions::new().read(true).write(true).create_new(true).create(true).sync(sync).layout(layout);
         self.history.change(number, Some(Vec::new()));
