@@ -6,6 +6,7 @@ use crate::memory::Memory;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use weft_client::{At, ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, Url};
 use weft_wire::messages::{Attr, LayoutWish, Time};
@@ -62,10 +63,10 @@ impl Client {
     fn run<T: Send>(
         &self,
         py: Python<'_>,
-        path: &str,
+        path: &OsStr,
         work: impl FnOnce(&weft_client::Client, At<'_>) -> weft_client::Result<T> + Send,
     ) -> PyResult<T> {
-        released(py, path, || work(&self.client, At::from(path)))
+        released(py, path, || work(&self.client, At::path(path)))
     }
 }
 
@@ -84,11 +85,11 @@ impl Client {
         let transport = transport.map(str::parse::<Transport>).transpose();
         let transport = transport.map_err(|reason| PyValueError::new_err(format!("transport: {reason}")))?;
         let key = key_file.as_deref().map(weft_client::read_key_file).transpose();
-        let key = key.map_err(|error| exception(py, &error, url))?;
+        let key = key.map_err(|error| exception(py, &error, OsStr::new(url)))?;
         let mut options = ConnectOptions { key, transport, ..ConnectOptions::default() };
         options.program = Some("python".to_owned());
         options.retry_timeout_ms = timeout_ms.unwrap_or(options.retry_timeout_ms);
-        let client = released(py, url, || weft_client::Client::connect(&parsed, options))?;
+        let client = released(py, OsStr::new(url), || weft_client::Client::connect(&parsed, options))?;
         Ok(Client { client, url: url.to_owned() })
     }
 
@@ -108,7 +109,7 @@ impl Client {
     fn open_native(
         &self,
         py: Python<'_>,
-        path: &str,
+        path: OsString,
         read: bool,
         write: bool,
         create: bool,
@@ -124,64 +125,70 @@ impl Client {
         let options = if create || exclusive { options.mode(masked(mode)) } else { options };
         let options = if exclusive { options.create_new(true) } else { options };
         let options = layout.map(wish_of).into_iter().fold(options, OpenOptions::layout);
-        let file = self.run(py, path, |client, at| client.open(at, &options))?;
-        Ok(File::new(file, path))
+        let file = self.run(py, &path, |client, at| client.open(at, &options))?;
+        Ok(File::new(file, &path))
     }
 
-    fn stat_raw(&self, py: Python<'_>, path: &str, follow: bool) -> PyResult<Stat> {
-        self.run(py, path, |client, at| Ok(stat_of(&client.stat(at, follow)?)))
+    fn stat_raw(&self, py: Python<'_>, path: OsString, follow: bool) -> PyResult<Stat> {
+        self.run(py, &path, |client, at| Ok(stat_of(&client.stat(at, follow)?)))
     }
 
     /// Names with their attributes, in the order of their making.
     fn list_raw<'py>(
         &self,
         py: Python<'py>,
-        path: &str,
+        path: OsString,
     ) -> PyResult<Vec<(Bound<'py, PyBytes>, Option<Stat>)>> {
         let entries =
-            self.run(py, path, |client, at| client.read_dir(at)?.collect::<weft_client::Result<Vec<_>>>())?;
+            self.run(py, &path, |client, at| client.read_dir(at)?.collect::<weft_client::Result<Vec<_>>>())?;
         let one = |entry: &weft_wire::messages::Entry| {
             (PyBytes::new(py, &entry.name), entry.attr.as_ref().map(stat_of))
         };
         Ok(entries.iter().map(one).collect())
     }
 
-    fn mkdir_raw(&self, py: Python<'_>, path: &str, mode: u32, layout: Option<Wish>) -> PyResult<()> {
+    fn mkdir_raw(&self, py: Python<'_>, path: OsString, mode: u32, layout: Option<Wish>) -> PyResult<()> {
         let mode = masked(mode);
-        self.run(py, path, |client, at| match layout {
+        self.run(py, &path, |client, at| match layout {
             Some(layout) => client.mkdir_with_layout(at, mode, &wish_of(layout)).map(drop),
             None => client.mkdir(at, mode).map(drop),
         })
     }
 
-    fn set_layout_raw(&self, py: Python<'_>, path: &str, layout: Option<Wish>) -> PyResult<()> {
-        self.run(py, path, |client, at| client.set_layout(at, layout.map(wish_of).as_ref()).map(drop))
+    fn set_layout_raw(&self, py: Python<'_>, path: OsString, layout: Option<Wish>) -> PyResult<()> {
+        self.run(py, &path, |client, at| client.set_layout(at, layout.map(wish_of).as_ref()).map(drop))
     }
 
-    fn rmdir(&self, py: Python<'_>, path: &str) -> PyResult<()> {
-        self.run(py, path, |client, at| client.rmdir(at))
+    fn rmdir(&self, py: Python<'_>, path: OsString) -> PyResult<()> {
+        self.run(py, &path, |client, at| client.rmdir(at))
     }
 
-    fn unlink(&self, py: Python<'_>, path: &str) -> PyResult<()> {
-        self.run(py, path, |client, at| client.unlink(at))
+    fn unlink(&self, py: Python<'_>, path: OsString) -> PyResult<()> {
+        self.run(py, &path, |client, at| client.unlink(at))
     }
 
-    fn rename_raw(&self, py: Python<'_>, source: &str, target: &str, no_replace: bool) -> PyResult<()> {
+    fn rename_raw(
+        &self,
+        py: Python<'_>,
+        source: OsString,
+        target: OsString,
+        no_replace: bool,
+    ) -> PyResult<()> {
         let flags = if no_replace { libc::RENAME_NOREPLACE } else { 0 };
-        self.run(py, source, |client, at| client.rename(at, target, flags))
+        self.run(py, &source, |client, at| client.rename(at, At::path(&target), flags))
     }
 
-    fn symlink(&self, py: Python<'_>, target: &str, path: &str) -> PyResult<()> {
-        self.run(py, path, |client, at| client.symlink(at, target.as_bytes()).map(drop))
+    fn symlink(&self, py: Python<'_>, target: OsString, path: OsString) -> PyResult<()> {
+        self.run(py, &path, |client, at| client.symlink(at, target.as_bytes()).map(drop))
     }
 
-    fn link(&self, py: Python<'_>, source: &str, path: &str) -> PyResult<()> {
-        self.run(py, source, |client, at| client.link(at, false, path).map(drop))
+    fn link(&self, py: Python<'_>, source: OsString, path: OsString) -> PyResult<()> {
+        self.run(py, &source, |client, at| client.link(at, false, At::path(&path)).map(drop))
     }
 
-    fn readlink(&self, py: Python<'_>, path: &str) -> PyResult<std::ffi::OsString> {
-        let target = self.run(py, path, |client, at| client.readlink(at))?;
-        Ok(std::ffi::OsStr::from_bytes(&target).to_owned())
+    fn readlink(&self, py: Python<'_>, path: OsString) -> PyResult<OsString> {
+        let target = self.run(py, &path, |client, at| client.readlink(at))?;
+        Ok(OsStr::from_bytes(&target).to_owned())
     }
 
     #[pyo3(signature = (path, *, mode=None, uid=None, gid=None, times_ns=None, follow=true))]
@@ -189,7 +196,7 @@ impl Client {
     fn set_attributes(
         &self,
         py: Python<'_>,
-        path: &str,
+        path: OsString,
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
@@ -203,37 +210,42 @@ impl Client {
             atime: times_ns.map(|(atime, _)| time_of(atime)),
             mtime: times_ns.map(|(_, mtime)| time_of(mtime)),
         };
-        self.run(py, path, |client, at| client.setattr(at, follow, &changes).map(drop))
+        self.run(py, &path, |client, at| client.setattr(at, follow, &changes).map(drop))
     }
 
-    fn truncate(&self, py: Python<'_>, path: &str, nbytes: u64) -> PyResult<()> {
-        self.run(py, path, |client, at| client.truncate(at, nbytes))
+    fn truncate(&self, py: Python<'_>, path: OsString, nbytes: u64) -> PyResult<()> {
+        self.run(py, &path, |client, at| client.truncate(at, nbytes))
     }
 
-    fn getxattr<'py>(&self, py: Python<'py>, path: &str, name: &str) -> PyResult<Bound<'py, PyBytes>> {
+    fn getxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: OsString,
+        name: OsString,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let value =
-            self.run(py, path, |client, at| client.get_xattr(client.stat(at, true)?.ino, name.as_bytes()))?;
+            self.run(py, &path, |client, at| client.get_xattr(client.stat(at, true)?.ino, name.as_bytes()))?;
         Ok(PyBytes::new(py, &value))
     }
 
-    fn setxattr(&self, py: Python<'_>, path: &str, name: &str, value: &[u8]) -> PyResult<()> {
-        self.run(py, path, |client, at| {
+    fn setxattr(&self, py: Python<'_>, path: OsString, name: OsString, value: &[u8]) -> PyResult<()> {
+        self.run(py, &path, |client, at| {
             client.set_xattr(client.stat(at, true)?.ino, name.as_bytes(), value, 0)
         })
     }
 
-    fn removexattr(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<()> {
-        self.run(py, path, |client, at| client.remove_xattr(client.stat(at, true)?.ino, name.as_bytes()))
+    fn removexattr(&self, py: Python<'_>, path: OsString, name: OsString) -> PyResult<()> {
+        self.run(py, &path, |client, at| client.remove_xattr(client.stat(at, true)?.ino, name.as_bytes()))
     }
 
-    fn listxattr(&self, py: Python<'_>, path: &str) -> PyResult<Vec<String>> {
-        let names = self.run(py, path, |client, at| client.list_xattrs(client.stat(at, true)?.ino))?;
-        Ok(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    fn listxattr(&self, py: Python<'_>, path: OsString) -> PyResult<Vec<OsString>> {
+        let names = self.run(py, &path, |client, at| client.list_xattrs(client.stat(at, true)?.ino))?;
+        Ok(names.iter().map(|name| OsStr::from_bytes(name).to_owned()).collect())
     }
 
     /// (space_bytes, free_bytes, available_bytes, files)
     fn statfs_raw(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
-        let all = released(py, &self.url, || self.client.statfs())?;
+        let all = released(py, OsStr::new(&self.url), || self.client.statfs())?;
         Ok((all.space_bytes, all.free_bytes, all.available_bytes, all.files))
     }
 
@@ -248,21 +260,23 @@ impl Client {
         nbytes: u64,
     ) -> PyResult<u64> {
         let (from, to) = (source.open()?, target.open()?);
-        released(py, &self.url, || self.client.copy_range(&from, source_offset, &to, target_offset, nbytes))
+        released(py, OsStr::new(&self.url), || {
+            self.client.copy_range(&from, source_offset, &to, target_offset, nbytes)
+        })
     }
 
     /// Makes all that was written by anybody durable.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        released(py, &self.url, || self.client.sync_all())
+        released(py, OsStr::new(&self.url), || self.client.sync_all())
     }
 
     /// Makes all names, attributes and sizes durable.
     fn sync_names(&self, py: Python<'_>) -> PyResult<()> {
-        released(py, &self.url, || self.client.sync_names())
+        released(py, OsStr::new(&self.url), || self.client.sync_names())
     }
 
     /// Memory that servers on this host reach without a copy; zeros at first.
     fn alloc(&self, py: Python<'_>, nbytes: usize) -> PyResult<Memory> {
-        released(py, &self.url, || self.client.alloc(nbytes)).map(Memory::new)
+        released(py, OsStr::new(&self.url), || self.client.alloc(nbytes)).map(Memory::new)
     }
 }

@@ -4,6 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
 use weft_client::{Error, ErrorKind};
 
 thread_local! {
@@ -18,7 +19,7 @@ thread_local! {
 /// What the handler has raised, or what `work` met, about `path`.
 pub(crate) fn released<T: Send>(
     py: Python<'_>,
-    path: &str,
+    path: &OsStr,
     work: impl FnOnce() -> weft_client::Result<T> + Send,
 ) -> PyResult<T> {
     if !IS_WATCHED.replace(true) {
@@ -43,7 +44,7 @@ pub(crate) fn has_raised() -> bool {
 }
 
 /// The exception that `weftfs.errors` makes of an error about `path`.
-pub(crate) fn exception(py: Python<'_>, error: &Error, path: &str) -> PyErr {
+pub(crate) fn exception(py: Python<'_>, error: &Error, path: &OsStr) -> PyErr {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if error.kind() == ErrorKind::Invalid && error.server().is_none() {
         return PyValueError::new_err(error.to_string());

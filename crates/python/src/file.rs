@@ -8,6 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use std::ffi::OsStr;
 use std::sync::{Arc, RwLock};
 use weft_client::{Direction, LockKind, LockTarget, LockWait};
 use weft_layout::Extent;
@@ -16,18 +17,18 @@ use weft_layout::Extent;
 #[pyclass(frozen, module = "weftfs._weftfs")]
 pub(crate) struct File {
     file: RwLock<Option<Arc<weft_client::File>>>,
-    path: Arc<str>,
+    path: Arc<OsStr>,
 }
 
 impl File {
-    pub(crate) fn new(file: weft_client::File, path: &str) -> File {
+    pub(crate) fn new(file: weft_client::File, path: &OsStr) -> File {
         File { file: RwLock::new(Some(Arc::new(file))), path: path.into() }
     }
 
     /// The file, unless it is closed.
     pub(crate) fn open(&self) -> PyResult<Arc<weft_client::File>> {
         let file = self.file.read().map_err(|_| PyValueError::new_err("the file is not usable any more"))?;
-        file.clone().ok_or_else(|| PyValueError::new_err(format!("{} is closed", self.path)))
+        file.clone().ok_or_else(|| PyValueError::new_err(format!("{} is closed", self.path.display())))
     }
 
     /// Runs `work` on the file without the GIL.
@@ -89,7 +90,7 @@ fn arrays_of(objects: &[Bound<'_, PyAny>], is_filled: bool) -> PyResult<Vec<Buff
 #[pymethods]
 impl File {
     #[getter]
-    fn path(&self) -> &str {
+    fn path(&self) -> &OsStr {
         &self.path
     }
 
@@ -301,6 +302,11 @@ impl File {
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, |file| Ok(file.stat()?.size))
+    }
+
+    /// Where the first data, or hole, is from `offset` on; None if there is none.
+    fn seek_part(&self, py: Python<'_>, offset: u64, is_data: bool) -> PyResult<Option<u64>> {
+        self.run(py, |file| if is_data { file.seek_data(offset) } else { file.seek_hole(offset) })
     }
 
     fn truncate(&self, py: Python<'_>, nbytes: u64) -> PyResult<()> {

@@ -4,6 +4,7 @@ use crate::errors::{exception, released};
 use crate::memory::Buffer;
 use crate::moves::zero_rest;
 use pyo3::prelude::*;
+use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_client::PendingRaw;
 use weft_layout::Regions;
@@ -14,7 +15,7 @@ pub(crate) struct Pending {
     state: Mutex<State>,
     /// Memory in which a short read leaves something to be zeroed.
     unfilled: Option<Regions>,
-    path: Arc<str>,
+    path: Arc<OsStr>,
 }
 
 /// The operation: any thread may go on with it, one at a time.
@@ -48,7 +49,7 @@ impl Pending {
         raw: PendingRaw,
         unfilled: Option<Regions>,
         buffers: Vec<Buffer>,
-        path: Arc<str>,
+        path: Arc<OsStr>,
     ) -> Pending {
         Pending { unfilled, state: Mutex::new(State::Begun(Box::new(Raw(raw)), buffers)), path }
     }

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import pathlib
+import pickle
 import signal
 import stat
 import subprocess
@@ -326,3 +327,64 @@ def test_the_module_says_what_it_sees(weft):
     assert done.returncode == 0 and "meta0 (meta)" in done.stdout and "GiB free" in done.stdout, done
     done = subprocess.run([sys.executable, "-m", "weftfs", "weft://["], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr
+
+
+def test_files_are_pickled_with_their_position(weft, top):
+    weft.write_bytes(f"{top}/f", b"0123456789")
+    with weft.open_raw(f"{top}/f") as file:
+        file.seek(4)
+        again, same = pickle.loads(pickle.dumps((file, file)))
+        assert again is same and again.read(3) == b"456" and file.tell() == 4 and again.mode == "rb"
+        again.close()
+    for mode in "wb", "xb", "ab", "r+b", "w+b":
+        name = f"{top}/{mode}"
+        if mode == "r+b":
+            weft.write_bytes(name, b"")
+        with weft.open_raw(name, mode) as file:
+            file.write(b"one")
+            with pickle.loads(pickle.dumps(file)) as again:
+                assert again.tell() == 3 and (again.mode, again.readable(), again.writable()) == (mode[0] + "b" + mode[1:-1], file.readable(), True)
+                again.write(b"two")
+        assert weft.read_bytes(name) == b"onetwo", mode
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(file)
+    script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read())"
+    with weft.open_raw(f"{top}/f") as file:
+        done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(file), capture_output=True)
+    assert done.stdout == b"b'0123456789'\n", done.stderr
+
+
+def test_names_need_not_be_utf8(weft, top):
+    name = os.fsdecode(b"caf\xe9-\xff")
+    for path in f"{top}/{name}", os.fsencode(f"{top}/{name}"), pathlib.PurePosixPath(top, name):
+        weft.write_bytes(path, b"1")
+        assert weft.listdir(top) == [name] and weft.read_bytes(path) == b"1" and weft.stat(path).st_size == 1
+        weft.symlink(name, f"{top}/l")
+        assert weft.readlink(f"{top}/l") == name and weft.read_bytes(f"{top}/l") == b"1"
+        weft.rename(path, f"{top}/{name}2")
+        weft.link(f"{top}/{name}2", path)
+        weft.copy(path, f"{top}/{name}3")
+        weft.setxattr(path, f"user.{name}", b"v")
+        assert weft.listxattr(path) == [f"user.{name}"] and weft.getxattr(path, f"user.{name}") == b"v"
+        with weft.open_raw(path) as file:
+            assert file.name == f"{top}/{name}"
+        for one in weft.listdir(top):
+            weft.unlink(f"{top}/{one}")
+    weft.makedirs(f"{top}/{name}/{name}")
+    assert [path for path, _, _ in weft.walk(top)] == [top, f"{top}/{name}", f"{top}/{name}/{name}"]
+    weft.rmtree(f"{top}/{name}")
+    with pytest.raises(FileNotFoundError) as caught:
+        weft.stat(f"{top}/{name}")
+    assert caught.value.filename == f"{top}/{name}"
+    fs, at = weftfs._fs.locate("weft://h:1/caf%E9", weft)
+    assert at == os.fsdecode(b"/caf\xe9")
+
+
+def test_the_package_lists_what_it_has():
+    assert set(weftfs.__all__) <= set(dir(weftfs)) and all(hasattr(weftfs, name) for name in dir(weftfs))
+
+
+def test_an_encoding_that_is_not_known_closes_the_file_again(weft, top):
+    with pytest.raises(LookupError):
+        weft.open(f"{top}/f", "w", encoding="none-such")
+    assert weft.read_bytes(f"{top}/f") == b""

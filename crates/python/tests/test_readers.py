@@ -79,6 +79,24 @@ def test_arrays_of_dask_and_xarray(weft, top):
         assert float(again["heat"].sel(x=slice(10, 20)).sum()) == pytest.approx(values[10:21].sum())
 
 
+def test_zarr_and_xarray_by_a_url_alone(url):
+    import xarray
+
+    values = np.random.default_rng(1).random((60, 80))
+    group = zarr.open_group(f"{url}/deep/below/g.zarr", mode="w")
+    group.create_array("a/b", data=values, chunks=(10, 20))
+    assert np.array_equal(zarr.open_group(f"{url}/deep/below/g.zarr", mode="r")["a/b"][5:50], values[5:50])
+    xarray.Dataset({"heat": (("x", "y"), values)}).to_zarr(f"{url}/other/x.zarr")
+    assert np.array_equal(xarray.open_zarr(f"{url}/other/x.zarr")["heat"].values, values)
+
+
+def test_directories_are_made_unless_refused(weft, top):
+    weftfs.spec.WeftFileSystem().pipe_file(f"{top}/a/b/f", b"1")
+    assert weft.read_bytes(f"{top}/a/b/f") == b"1"
+    with pytest.raises(FileNotFoundError):
+        weftfs.spec.WeftFileSystem(auto_mkdir=False).pipe_file(f"{top}/c/d/f", b"1")
+
+
 def test_datasets(weft, url, table, tmp_path):
     import datasets
 

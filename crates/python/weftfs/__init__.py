@@ -37,6 +37,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'weftfs' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ARRAYS})
+
+
 def empty(
     shape: int | Sequence[int],
     dtype: DTypeLike = float,

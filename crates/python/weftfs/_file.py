@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
+import operator
 import os
+import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +20,14 @@ _Place = tuple[int, Sequence[int] | None]
 
 def as_buffer(memory):
     """An object with the buffer protocol: ``memory`` itself, or a view of what has only ``__dlpack__`` (tensors)."""
-    if isinstance(memory, (bytes, bytearray, memoryview)) or type(memory).__module__ == "numpy":
+    if isinstance(memory, (bytes, bytearray, memoryview)) or _is_numpys(memory):
         return memory
     return of_tensor(memory) if hasattr(memory, "__dlpack__") else memory
+
+
+def _is_numpys(memory):
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(memory, (numpy.ndarray, numpy.generic))
 
 
 def of_tensor(memory):
@@ -64,12 +72,20 @@ class File(io.RawIOBase):
     Offsets and lengths are in bytes. Any object with the buffer protocol, or ``__dlpack__``, is a buffer.
     """
 
-    def __init__(self, native: _weftfs.File, mode: str) -> None:
+    def __init__(self, native: _weftfs.File, mode: str, fs: Any = None) -> None:
         self._native = native
-        self._position = 0
-        self._mode = mode
-        self._reads = "r" in mode or "+" in mode
-        self._writes = mode[0] in "wax" or "+" in mode
+        self._fs = fs
+        self._kind = mode[0]
+        self._both = "+" in mode
+        self._reads = self._kind == "r" or self._both
+        self._writes = self._kind != "r" or self._both
+        # Whether the first bytes of a new file are to be written is seen from the position.
+        self._position = native.size() if self._kind == "a" else 0
+
+    def __reduce__(self):
+        if self.closed or self._fs is None:
+            raise TypeError(f"{self!r} cannot be pickled")
+        return _again, (self._fs, self.name, self._kind, self._both, self._position)
 
     @property
     def name(self) -> str:
@@ -79,7 +95,7 @@ class File(io.RawIOBase):
     @property
     def mode(self) -> str:
         """As it was opened."""
-        return self._mode
+        return f"{self._kind}b{'+' if self._both else ''}"
 
     @property
     def layout(self) -> tuple[int, int, int]:
@@ -87,12 +103,15 @@ class File(io.RawIOBase):
         return self._native.layout
 
     def readable(self) -> bool:
+        self._must()
         return self._reads
 
     def writable(self) -> bool:
+        self._must()
         return self._writes
 
     def seekable(self) -> bool:
+        self._must()
         return True
 
     def size(self) -> int:
@@ -104,20 +123,42 @@ class File(io.RawIOBase):
         return self._native.io_stats()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
-        if base is None:
-            base = self.size()
-        if base + offset < 0:
-            raise ValueError(f"{base + offset} is before the beginning of the file")
+        self._must()
+        offset, whence = _c_long(offset), operator.index(whence)
+        if whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            found = self._native.seek_part(offset, whence == os.SEEK_DATA) if offset >= 0 else None
+            if found is None:
+                raise OSError(errno.ENXIO, "the offset is not in the file, or no data follows", self.name)
+            self._position = found
+            return found
+        if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+            raise OSError(errno.EINVAL, f"whence {whence} is not supported", self.name)
+        base = 0 if whence == os.SEEK_SET else self._position if whence == os.SEEK_CUR else self.size()
+        if not 0 <= base + offset < 1 << 63:
+            raise OSError(errno.EINVAL, f"position {base + offset} is not possible", self.name)
         self._position = base + offset
         return self._position
 
     def tell(self) -> int:
+        self._must()
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
+    def read(self, size: int | None = -1, /) -> bytes:
+        size = -1 if size is None else operator.index(size)
         self._must(self._reads, "reading")
-        count = self._native.readinto_at(buffer, self._position)
+        return super().read(size) or b""
+
+    def readinto(self, buffer: Any, /) -> int:
+        buffer = as_buffer(buffer)
+        # Raises what Python's files raise for what is no buffer; nothing is read.
+        io.BytesIO().readinto(buffer)
+        self._must(self._reads, "reading")
+        try:
+            count = self._native.readinto_at(buffer, self._position)
+        except (BufferError, TypeError, ValueError):
+            # A buffer that cannot say how it is made: its bytes are one after the other.
+            data = self.read_at(self._position, len(_copied(buffer)))
+            count = io.BytesIO(data).readinto(buffer)
         self._position += count
         return count
 
@@ -127,23 +168,37 @@ class File(io.RawIOBase):
         self._position += len(data)
         return data
 
-    def write(self, data: Any) -> int:
-        self._must(self._writes, "writing")
-        data = memoryview(as_buffer(data)).cast("B")
-        if self._mode[0] == "a":
-            self._position = self._native.append(data) + len(data)
-        else:
-            self._position += self._native.write_at(data, self._position)
-        return len(data)
+    def write(self, data: Any, /) -> int:
+        data = as_buffer(data)
+        if self.closed or not self._writes:
+            _copied(data)
+            self._must(self._writes, "writing")
+        try:
+            return self._write(data)
+        except (BufferError, TypeError, ValueError):
+            return self._write(_copied(data))
 
-    def _must(self, is_so, what):
+    def _write(self, data):
+        if self._kind != "a":
+            count = self._native.write_at(data, self._position)
+            self._position += count
+            return count
+        begin = self._native.append(data)
+        count = memoryview(data).nbytes
+        self._position = begin + count
+        return count
+
+    def _must(self, is_so=True, what=""):
         if self.closed:
             raise ValueError("I/O operation on a closed file")
         if not is_so:
             raise io.UnsupportedOperation(f"the file is not open for {what}")
 
-    def truncate(self, size: int | None = None) -> int:
-        size = self._position if size is None else size
+    def truncate(self, size: int | None = None, /) -> int:
+        self._must(self._writes, "writing")
+        size = self._position if size is None else _c_long(size)
+        if size < 0:
+            raise OSError(errno.EINVAL, f"a size of {size} bytes is not possible", self.name)
         self._native.truncate(size)
         return size
 
@@ -267,7 +322,27 @@ class File(io.RawIOBase):
                 self._native.close()
 
     def __repr__(self):
-        return f"<weftfs.File {self.name!r} mode={self._mode!r}{' closed' if self.closed else ''}>"
+        return f"<weftfs.File {self.name!r} mode={self.mode!r}{' closed' if self.closed else ''}>"
+
+
+def _again(fs, path, kind, both, position):
+    file = fs.reopen(path, kind, both)
+    file._position = position
+    return file
+
+
+def _c_long(number):
+    number = operator.index(number)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OverflowError("Python int too large to convert to C long")
+    return number
+
+
+def _copied(data):
+    """The bytes of ``data``. Raises what Python's files raise for what has none."""
+    copy = io.BytesIO()
+    copy.write(data)
+    return copy.getvalue()
 
 
 def _columns(ranges: _Ranges) -> tuple[list[int], list[int]]:

@@ -7,6 +7,8 @@ import os
 import posixpath
 import stat as _stat
 import urllib.parse
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -104,6 +106,16 @@ def _wish(layout):
     return strip_bytes, servers, first_server
 
 
+def _kind_of(mode):
+    """One of r, w, a, x; whether it is both read and written; whether it is text."""
+    if not isinstance(mode, str):
+        raise TypeError(f"mode is a string, not {type(mode).__name__}")
+    kinds = [one for one in mode if one in "rwax"]
+    if len(set(mode)) < len(mode) or set(mode) - set("rwaxbt+") or len(kinds) != 1 or "b" in mode and "t" in mode:
+        raise ValueError(f"invalid mode: {mode!r}")
+    return kinds[0], "+" in mode, "b" not in mode
+
+
 class FileSystem(Client):
     """A connection to a file system, made by :func:`connect`.
 
@@ -113,7 +125,7 @@ class FileSystem(Client):
 
     def __init__(self, url: str, **options: Any) -> None:
         self._options = options
-        self._below = posixpath.join("/", urllib.parse.unquote(urllib.parse.urlsplit(url).path))
+        self._below = posixpath.join("/", urllib.parse.unquote(urllib.parse.urlsplit(url).path, errors="surrogateescape"))
 
     def __reduce__(self):
         return _again, (self.url, self._options)
@@ -136,17 +148,35 @@ class FileSystem(Client):
         **how: Any,
     ) -> IO[Any]:
         """Opens a file as Python's ``open`` does; ``buffering=0`` gives a :class:`File`. ``how`` is as for :meth:`open_raw`."""
-        is_text = "b" not in mode
+        is_text = _kind_of(mode)[2]
+        if not isinstance(buffering, int):
+            raise TypeError(f"buffering is an integer, not {type(buffering).__name__}")
         if is_text and buffering == 0:
             raise ValueError("text is always buffered")
+        of_text = {"encoding": encoding, "errors": errors, "newline": newline}
+        for name, value in of_text.items():
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} is a string or None, not {type(value).__name__}")
+            if value is not None and not is_text:
+                raise ValueError(f"binary mode has no {name}")
+        if not is_text and buffering == 1:
+            warnings.warn("line buffering is for text; the usual buffer is used", RuntimeWarning, stacklevel=2)
         raw: Any = self.open_raw(path, mode.replace("t", ""), **how)
         if buffering == 0:
             return raw
-        kind: Any = io.BufferedRandom
-        if "+" not in mode:
-            kind = io.BufferedReader if raw.readable() else io.BufferedWriter
-        buffered = kind(raw, buffering if buffering > 1 else BUFFER_BYTES)
-        return io.TextIOWrapper(buffered, encoding, errors, newline) if is_text else buffered
+        try:
+            kind: Any = io.BufferedRandom
+            if "+" not in mode:
+                kind = io.BufferedReader if raw.readable() else io.BufferedWriter
+            buffered = kind(raw, buffering if buffering > 1 else BUFFER_BYTES)
+            if not is_text:
+                return buffered
+            text: Any = io.TextIOWrapper(buffered, encoding, errors, newline, buffering == 1)
+            text.mode = mode
+            return text
+        except BaseException:
+            raw.close()
+            raise
 
     def open_raw(
         self,
@@ -162,10 +192,7 @@ class FileSystem(Client):
         ``mode`` is one of r, w, a, x, with + for both ways. ``layout`` is ``(strip_bytes, servers, first_server)`` for a new file.
         ``striped`` has a new file striped from the beginning, where it is known not to be small.
         """
-        kind = mode.replace("b", "").replace("+", "")
-        if kind not in ("r", "w", "a", "x"):
-            raise ValueError(f"invalid mode: {mode!r}")
-        both = "+" in mode
+        kind, both, _ = _kind_of(mode)
         native = self.open_native(
             self._at(path),
             read=kind == "r" or both,
@@ -178,7 +205,26 @@ class FileSystem(Client):
             mode=permissions,
             layout=_wish(layout),
         )
-        return File(native, kind + ("+" if both else "") + "b")
+        return File(native, kind + ("+" if both else ""), self)
+
+    def reopen(self, path: _Path, kind: str, both: bool) -> File:
+        """Opens a file once more that was opened with a mode of ``kind`` (r, w, a, x), and ``both`` for one with +.
+
+        What is in it stays, and it is not made. Files that were pickled are opened like this.
+        """
+        native = self.open_native(
+            self._at(path),
+            read=kind == "r" or both,
+            write=kind != "r" or both,
+            create=False,
+            exclusive=False,
+            truncate=False,
+            append=kind == "a",
+            striped=False,
+            mode=0,
+            layout=None,
+        )
+        return File(native, kind + ("+" if both else ""), self)
 
     def stat(self, path: _Path, *, follow_symlinks: bool = True) -> Stat:
         """Attributes of what has this name: a :class:`Stat`."""
@@ -364,7 +410,7 @@ def locate(path: _Path, fs: FileSystem | None = None) -> tuple[FileSystem, str]:
     if at.startswith("weft://"):
         parts = urllib.parse.urlsplit(at)
         url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, "/", parts.query, ""))
-        at = urllib.parse.unquote(parts.path) or "/"
+        at = urllib.parse.unquote(parts.path, errors="surrogateescape") or "/"
     if fs is None:
         url = url or os.environ.get("WEFT_URL")
         fs = _connected.get(url)
@@ -373,8 +419,16 @@ def locate(path: _Path, fs: FileSystem | None = None) -> tuple[FileSystem, str]:
     return fs, fs._at(at)
 
 
+# Of this process, by URL and options: many files that are unpickled share a connection.
+_unpickled: weakref.WeakValueDictionary[Any, FileSystem] = weakref.WeakValueDictionary()
+
+
 def _again(url, options):
-    return FileSystem(url, **options)
+    key = url, *sorted((name, str(value)) for name, value in options.items())
+    fs = _unpickled.get(key)
+    if fs is None:
+        fs = _unpickled[key] = FileSystem(url, **options)
+    return fs
 
 
 def connect(

@@ -26,7 +26,8 @@ class WeftFileSystem(AbstractFileSystem):
     """A file system of Weft for fsspec.
 
     Parameters: ``host``, ``port``; or ``url`` (``weft://HOST:PORT/``); or neither, for ``$WEFT_URL``. ``transport``, ``key_file`` and
-    ``timeout_ms`` are as for :func:`weftfs.connect`. ``auto_mkdir`` makes missing directories of what is written.
+    ``timeout_ms`` are as for :func:`weftfs.connect`. Missing directories of what is written are made, unless
+    ``auto_mkdir`` is false.
 
     Files are written to the servers as soon as the buffer of ``block_size`` bytes is full, and by ``flush``, which costs no message
     of its own. In a transaction they get their names when it ends.
@@ -37,7 +38,7 @@ class WeftFileSystem(AbstractFileSystem):
     async_impl = False
 
     def __init__(
-        self, url=None, host=None, port=None, transport=None, key_file=None, timeout_ms=None, auto_mkdir=False, **storage_options
+        self, url=None, host=None, port=None, transport=None, key_file=None, timeout_ms=None, auto_mkdir=True, **storage_options
     ):
         super().__init__(**storage_options)
         self.auto_mkdir = auto_mkdir
@@ -322,7 +323,7 @@ class WeftFile(io.IOBase):
         return self._buffer.writable()
 
     def seekable(self):
-        return True
+        return self._buffer.seekable()
 
     def tell(self):
         return self._buffer.tell()
@@ -358,17 +359,15 @@ class WeftFile(io.IOBase):
                 break
         return bytes(found)
 
-    def write(self, data):
-        return self._buffer.write(data)
+    def write(self, *args):
+        return self._buffer.write(*args)
 
-    def truncate(self, size=None):
-        self._buffer.flush()
-        return self.raw.truncate(self.tell() if size is None else size)
+    def truncate(self, *args):
+        return self._buffer.truncate(*args)
 
     def flush(self, force=False):
         """Sends what is in the buffer to the servers: then others read it."""
-        if not self._buffer.closed:
-            self._buffer.flush()
+        self._buffer.flush()
 
     def __iter__(self):
         return iter(self._buffer)
@@ -376,11 +375,14 @@ class WeftFile(io.IOBase):
     def __next__(self):
         return next(self._buffer)
 
+    @property
+    def closed(self):
+        # IOBase asks before there is a buffer, where the file could not be opened.
+        return "_buffer" not in self.__dict__ or self._buffer.closed
+
     def close(self):
-        try:
+        if not self.closed:
             self._buffer.close()
-        finally:
-            super().close()
 
     def commit(self):
         """Gives it its name."""
