@@ -60,6 +60,7 @@ fn run(environment: Environment, tests: &[&str]) {
         .arg(root().join("crates/python/pytest.ini"));
     command.args(tests.iter().map(|test| root().join("crates/python/tests").join(test)));
     command.env("PYTHONPATH", dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(dir.path());
+    command.env("WEFT_TEST_SEED", weft_test_random::seed().to_string());
     // Programs leave caches at home.
     command.env("HOME", dir.path());
     command.env("WEFT_URL", cluster.url()).env("WEFT_KEY_FILE", cluster.key_file());
@@ -71,6 +72,16 @@ fn run(environment: Environment, tests: &[&str]) {
 #[test]
 fn files_and_arrays() {
     run(PYTHON, &["test_files.py", "test_arrays.py"]);
+}
+
+#[test]
+fn arrays_are_those_of_numpy_case_by_case() {
+    run(PYTHON, &["test_numpy_table.py"]);
+}
+
+#[test]
+fn files_are_those_of_python_case_by_case() {
+    run(PYTHON, &["test_io_table.py"]);
 }
 
 #[test]

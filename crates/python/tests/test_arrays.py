@@ -259,6 +259,17 @@ def test_several_arrays_are_one_operation(weft, top):
 
 
 def test_fields_that_are_not_there(weft, top):
-    for dtype in "f8", [("a", "i4")]:
-        with pytest.raises(ValueError, match="no field 'b'"):
+    for dtype, refused in ("f8", IndexError), ([("a", "i4")], ValueError):
+        with pytest.raises(refused):
             weftfs.open_array(weft, f"{top}/x", shape=(3,), dtype=dtype, mode="r+")["b"]
+    with pytest.raises(ValueError, match="no bytes"):
+        weftfs.open_array(weft, f"{top}/x", dtype="V0")
+
+
+def test_arrays_are_pickled(weft, top):
+    model = filled((6, 5))
+    array = make(weft, top, model, offset=40)
+    again = pickle.loads(pickle.dumps(array))
+    assert np.array_equal(again[1:, ::2], model[1:, ::2]) and (again.shape, again.dtype) == (array.shape, array.dtype)
+    again[2] = 7
+    assert (array[2] == 7).all() and np.array_equal(pickle.loads(pickle.dumps(array.sub((2, ...))))[...], array[2])
