@@ -17,6 +17,16 @@ pub struct Look {
     servers: Vec<(String, Result<StatusReply, String>)>,
 }
 
+/// See [`Look::clock_offset_s`]; the status was asked for and received at these microseconds since 1970.
+pub fn clock_offset_s((asked, answered): (u64, u64), status: &StatusReply) -> Option<f64> {
+    let there = status.gauges.iter().find(|gauge| gauge.name == CLOCK_GAUGE)?.value;
+    let offset_us = match there {
+        early if early < asked => -((asked - early) as f64),
+        late => late.saturating_sub(answered) as f64,
+    };
+    Some(offset_us / 1e6)
+}
+
 impl Look {
     /// Asks all servers, and for their clients.
     pub fn at(client: &Client) -> Look {
@@ -44,13 +54,7 @@ impl Look {
     /// A server's clock less that of this host, in seconds, as far as that can be told: within the time of the request no offset is
     /// seen. `None` if the server does not say.
     pub fn clock_offset_s(&self, status: &StatusReply) -> Option<f64> {
-        let there = status.gauges.iter().find(|gauge| gauge.name == CLOCK_GAUGE)?.value;
-        let (asked, answered) = self.asked_us;
-        let offset_us = match there {
-            early if early < asked => -((asked - early) as f64),
-            late => late.saturating_sub(answered) as f64,
-        };
-        Some(offset_us / 1e6)
+        clock_offset_s(self.asked_us, status)
     }
 
     /// Whether any server has answered.

@@ -44,6 +44,8 @@ pub(crate) struct Held {
     locks: AtomicBool,
     locks_lost: AtomicBool,
     forgotten: AtomicBool,
+    /// When its capability was renewed last because it was about to end, by this host's clock.
+    renewed_s: AtomicU64,
 }
 
 /// The open that a counter belongs to, as servers know it.
@@ -88,6 +90,7 @@ impl Held {
             locks: AtomicBool::new(false),
             locks_lost: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
+            renewed_s: AtomicU64::new(0),
         }
     }
 
@@ -186,6 +189,17 @@ impl Held {
     pub(crate) fn renew(&self, capability: Capability) {
         self.reserves_anew.store(false, Ordering::Release);
         *lock(&self.capability) = capability;
+    }
+
+    /// Whether its capability is to be renewed now. Where the clocks differ so much that a new one looks as old, once a minute is
+    /// enough: servers accept it for longer.
+    pub(crate) fn begins_renewal(&self, now_s: u64) -> bool {
+        let before_s = self.renewed_s.load(Ordering::Relaxed);
+        let is_due = now_s.abs_diff(before_s) >= 60;
+        if is_due {
+            self.renewed_s.store(now_s, Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// Whether bytes up to `end_bytes` may be written without reserving space for them.

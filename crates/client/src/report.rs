@@ -105,6 +105,9 @@ impl Inner {
         if capability.expires_s > (now + CAPABILITY_MARGIN).as_secs() {
             return Ok(());
         }
+        if !held.begins_renewal(now.as_secs()) {
+            return Ok(());
+        }
         self.reopen(held)
     }
 

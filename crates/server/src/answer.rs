@@ -4,6 +4,7 @@ use crate::log;
 use weft_layout::{Extent, Layout};
 use weft_meta::{EngineError, MetaError};
 use weft_storage::StorageError;
+use weft_wire::limits::CLOCK_SKEW_S_MAX;
 use weft_wire::messages::ErrorDetail;
 use weft_wire::security::{Capability, CapabilityError};
 use weft_wire::{DecodeError, Status, Wire, body};
@@ -80,9 +81,10 @@ impl Refusal {
             return error.into();
         }
         let text = format!(
-            "capability refused: it expired at {}, and by the clock of {server} it is {}; open the file again, and if that does not help compare the clocks of the servers",
+            "capability refused: it expired at {}, and by the clock of {server} it is {}, more than {} hours later; open the file again, and if that does not help correct the clocks of the servers (weft status shows them)",
             log::time(capability.expires_s),
-            log::time(now_s)
+            log::time(now_s),
+            CLOCK_SKEW_S_MAX / 3600
         );
         if log::once_a_minute("expired capability") {
             log::warning!(server, "{text}");

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use weft_layout::Layout;
 use weft_transport::VerbsKeys;
 use weft_wire::keys::KeyInfo;
+use weft_wire::limits::CLOCK_SKEW_S_MAX;
 use weft_wire::security::{Capability, CapabilityError, ClusterKeyName, ClusterKeys, Holder, Key};
 
 /// How often the file is looked at.
@@ -93,11 +94,12 @@ impl KeyRing {
         self.with(|keys| Capability::sign(&keys[0].capability, holder, ino, rights, expires_s, layout))
     }
 
-    /// Checks a capability that any of the keys may have signed.
+    /// Checks a capability that any of the keys may have signed. It is accepted up to [`CLOCK_SKEW_S_MAX`] after its end.
     ///
     /// # Errors
     /// As [`Capability::check`].
     pub fn check(&self, capability: &Capability, now_s: u64, rights: u32) -> Result<(), CapabilityError> {
+        let now_s = now_s.saturating_sub(CLOCK_SKEW_S_MAX);
         self.with(|keys| {
             let mut checked = Err(CapabilityError::Forged);
             for key in keys {

@@ -86,6 +86,9 @@ pub const HANDSHAKE_TIMEOUT_MS: u64 = 5_000;
 pub const STALL_TIMEOUT_MS: u64 = 30_000;
 /// Lifetime of a capability. Clients renew it by opening the file again.
 pub const CAPABILITY_LIFE_S: u64 = 24 * 3600;
+/// How much longer servers accept a capability, since their clocks may differ or jump. A wrong date by a day and a wrong time zone by
+/// half a day are tolerated together.
+pub const CLOCK_SKEW_S_MAX: u64 = 36 * 3600;
 /// Duration of a lease, from before the client sent its request.
 pub const LEASE_MS: u64 = 10_000;
 /// Bytes of records in one page of a backup, except for a single longer record.

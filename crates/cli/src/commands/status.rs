@@ -4,6 +4,7 @@ use crate::adapters;
 use crate::exit::Failures;
 use crate::gateway_state::GATEWAY_PROGRAM;
 use crate::hosts;
+use crate::load::clock_offset_s;
 use crate::time_text::duration;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -14,10 +15,13 @@ use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::Op;
+use weft_wire::limits::CLOCK_SKEW_S_MAX;
 use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
 
 /// Shows the servers of a file system: role, address, load, memory, space, and the transport to each from
 /// here.
+///
+/// It names the servers whose clocks differ by two seconds or more from the clock of this host.
 ///
 /// It names the NFS gateways that are connected (`weft nfs status` says more of them).
 ///
@@ -68,6 +72,9 @@ pub(super) fn shared_disks(client: &Client) -> HashMap<String, String> {
     shared
 }
 
+/// A smaller difference of two clocks is not shown.
+const OFFSET_SHOWN_S: f64 = 2.0;
+
 /// A server and its reply.
 struct Row {
     name: String,
@@ -91,7 +98,10 @@ pub fn run(args: Args) -> Result<()> {
     let client = Connections::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut rows = Vec::new();
-    for (server, answer) in client.server_status(true) {
+    let asked_us = weft_host::unix_us();
+    let answers = client.server_status(true);
+    let asked_us = (asked_us, weft_host::unix_us());
+    for (server, answer) in answers {
         let transport = transport_of(&client, &server.name);
         let status = failures.ok(answer);
         let address = server.address().to_string();
@@ -111,6 +121,7 @@ pub fn run(args: Args) -> Result<()> {
         return failures.result();
     }
     print_servers(&rows, &shared_disks(&client), args.verbose)?;
+    print_clocks(&rows, asked_us)?;
     print_gateways(&rows)?;
     if args.verbose {
         adapters::print(&rdma, &transports)?;
@@ -179,6 +190,22 @@ fn print_servers(rows: &[Row], disks: &HashMap<String, String>, verbose: bool) -
     if !slow.is_empty() {
         let what = "the servers' logs say where the time went (weft help logs)";
         output::print_line(format!("slow requests: {}; {what}", slow.join(", ")))?;
+    }
+    Ok(())
+}
+
+/// Names the servers whose clocks differ from the clock of this host.
+fn print_clocks(rows: &[Row], asked_us: (u64, u64)) -> Result<()> {
+    for row in rows {
+        let offset = row.status.as_ref().and_then(|status| clock_offset_s(asked_us, status));
+        let Some(offset) = offset.filter(|offset| offset.abs() >= OFFSET_SHOWN_S) else { continue };
+        let time = duration((offset.abs() * 1e3) as u64);
+        let side = if offset > 0.0 { "ahead of" } else { "behind" };
+        let bound = CLOCK_SKEW_S_MAX / 3600;
+        output::print_line(format!(
+            "the clock of {} is {time} {side} the clock of this host: correct it; beyond {bound} hours files cannot be used",
+            row.name
+        ))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 //!   worst cut of the metadata server alone, of the I/O servers, of all: nothing is left that was not synced
 //!        │   the servers start on it
 //!        ▼
-//!   the file is as it was when the operation returned
+//!   the file has what the reply promised
 //! ```
 //!
 //! A cluster serves one operation on one file only: the sync of another file would make durable what this one has forgotten.
@@ -20,7 +20,7 @@ use weft_test_cluster::Cluster;
 use weft_test_random::{Random, seed};
 use weft_wire::security::Key;
 
-/// What a file is before the operation.
+/// How the file is stored before the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// With its bytes at the metadata server.
