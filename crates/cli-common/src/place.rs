@@ -22,7 +22,7 @@ use weft_client::Client;
 pub struct WeftPath {
     /// The file system, as `weft://HOST:PORT/` with its options.
     pub url: String,
-    /// Absolute, without `.` and `..`.
+    /// Absolute, otherwise as it was typed: the metadata server walks it with its dots and with a slash at its end.
     pub path: PathBuf,
 }
 
@@ -50,11 +50,11 @@ impl Place {
             };
             let base = WeftPath::split(rest)?;
             let path = path.trim_start_matches('/');
-            return Ok(Place::Weft(WeftPath { path: tidy(&base.path.join(path)), url: base.url }));
+            let path = if path.is_empty() { base.path } else { base.path.join(path) };
+            return Ok(Place::Weft(WeftPath { path, url: base.url }));
         }
         if let Some((server, path)) = plain_url(text) {
-            let path = tidy(Path::new(path));
-            return Ok(Place::Weft(WeftPath { url: format!("weft://{server}/"), path }));
+            return Ok(Place::Weft(WeftPath { url: format!("weft://{server}/"), path: path.into() }));
         }
         Ok(Place::Local(PathBuf::from(text)))
     }
@@ -88,12 +88,17 @@ impl WeftPath {
             bail!("weft://{rest}: the server is missing; write weft://HOST:PORT/PATH");
         }
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };
-        Ok(WeftPath { url: format!("weft://{server}/{query}"), path: tidy(&Path::new("/").join(path)) })
+        Ok(WeftPath { url: format!("weft://{server}/{query}"), path: Path::new("/").join(path) })
     }
 
     /// The same file system, another path.
     pub fn with_path(&self, path: PathBuf) -> WeftPath {
         WeftPath { url: self.url.clone(), path }
+    }
+
+    /// The same without `.`, `..` and doubled slashes, for paths that are kept, such as that of a mount.
+    pub fn tidied(&self) -> WeftPath {
+        self.with_path(tidy(&self.path))
     }
 
     /// The URL with the path in it, for messages.
@@ -163,8 +168,8 @@ fn expand_with(
     exists: &dyn Fn(&Path) -> bool,
 ) -> Result<Vec<PathBuf>> {
     let mut found = vec![PathBuf::from("/")];
-    for component in pattern.components() {
-        let Component::Normal(component) = component else { continue };
+    let components = pattern.as_os_str().as_bytes().split(|byte| *byte == b'/');
+    for component in components.filter(|component| !component.is_empty()).map(OsStr::from_bytes) {
         let text = component.to_string_lossy();
         if !text.contains(['*', '?', '[']) {
             found.iter_mut().for_each(|path| path.push(component));
@@ -182,8 +187,30 @@ fn expand_with(
         }
         found = next;
     }
+    if ends_with_slash(pattern) {
+        // Only directories match.
+        found.iter_mut().for_each(|path| path.push(""));
+    }
     found.retain(|path| exists(path));
     Ok(found)
+}
+
+/// Whether a path ends with a slash, so that it names a directory.
+pub fn ends_with_slash(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+/// What is behind the last slash of a path, slashes at its end aside. Unlike [`Path::file_name`] it may be `.` or `..`.
+pub fn last_component(path: &Path) -> &OsStr {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    let begin = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    OsStr::from_bytes(&bytes[begin..end])
+}
+
+/// Whether a path ends with `.` or `..`.
+pub fn ends_with_dots(path: &Path) -> bool {
+    matches!(last_component(path).as_bytes(), b"." | b"..")
 }
 
 /// Resolves `.`, `..` and doubled slashes of an absolute path.
@@ -223,7 +250,7 @@ mod tests {
         for (text, place) in [
             ("weft://h:7400/a/b", weft("weft://h:7400/", "/a/b")),
             ("weft://h:7400", weft("weft://h:7400/", "/")),
-            ("weft://h:7400/a/../b//c/.", weft("weft://h:7400/", "/b/c")),
+            ("weft://h:7400/a/../b//c/.", weft("weft://h:7400/", "/a/../b//c/.")),
             ("weft://h:7400/a?transport=tcp", weft("weft://h:7400/?transport=tcp", "/a")),
             ("weft://h:7400/a?.txt", weft("weft://h:7400/", "/a?.txt")),
             ("h:7400:/a/b", weft("weft://h:7400/", "/a/b")),
@@ -234,6 +261,20 @@ mod tests {
             ("h:x:/b", Place::Local("h:x:/b".into())),
         ] {
             assert_eq!(Place::parse(text, default).unwrap(), place, "{text}");
+        }
+    }
+
+    #[test]
+    fn slashes_and_dots_at_the_end_stay() {
+        let Place::Weft(place) = Place::parse("weft:/a/../b/.//", Some("weft://h:1")).unwrap() else {
+            panic!()
+        };
+        assert_eq!(place.path.as_os_str(), "/a/../b/.//");
+        assert_eq!(place.tidied().path.as_os_str(), "/b");
+        assert_eq!(last_component(&place.path), ".");
+        assert!(ends_with_slash(&place.path) && ends_with_dots(&place.path));
+        for (path, last) in [("/", ""), ("/a", "a"), ("a//", "a"), ("/a/..", ".."), ("", "")] {
+            assert_eq!(last_component(Path::new(path)), last, "{path}");
         }
     }
 

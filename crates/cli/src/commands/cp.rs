@@ -5,10 +5,11 @@ use crate::new_files::{LayoutArgs, umask};
 use crate::part::{Part, Subarray};
 use crate::progress::progress_bar;
 use anyhow::{Context, Result, bail};
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::time::Instant;
 use weft_cli_common::connections::{ConnectArgs, Connections};
-use weft_cli_common::place::{Place, WeftPath};
+use weft_cli_common::place::{Place, WeftPath, ends_with_dots, last_component};
 use weft_cli_common::{Reported, size};
 
 /// Copies files into, out of and between Weft file systems.
@@ -16,7 +17,8 @@ use weft_cli_common::{Reported, size};
 /// It copies several files at once, and several parts of a large file. Sparse files stay sparse.
 ///
 /// As with cp, the last argument is the target; if it is a directory, files are copied into it. With -r
-/// symbolic links are copied as links, otherwise they are followed. If something cannot be copied, the rest
+/// symbolic links are copied as links, otherwise they are followed. A slash at the end of the target asks for a
+/// directory. Two sources of one name are not copied over each other. If something cannot be copied, the rest
 /// is still copied, the failures are listed and the exit code is 1.
 ///
 /// A file that is there is emptied and written anew, and keeps its striping and its other names. A new file gets its
@@ -100,8 +102,7 @@ pub fn run(args: Args) -> Result<()> {
     let to = ends(&connections, last)?.swap_remove(0);
     let mut from = Vec::new();
     for argument in first {
-        let contents = argument.ends_with("/.") || argument == ".";
-        from.extend(ends(&connections, argument)?.into_iter().map(|end| (end, contents)));
+        from.extend(ends(&connections, argument)?);
     }
     let mut pairs = pair_up(from, &to)?;
     let options = Options {
@@ -186,18 +187,19 @@ fn ends(connections: &Connections, argument: &str) -> Result<Vec<End>> {
 }
 
 /// Pairs each source with its target's name: `to` itself, or a name in it if it is a directory.
-fn pair_up(from: Vec<(End, bool)>, to: &End) -> Result<Vec<Pair>> {
+fn pair_up(from: Vec<End>, to: &End) -> Result<Vec<Pair>> {
     let into_dir = to.side.meta(&to.path, true).is_ok_and(|meta| meta.kind == Kind::Directory);
     if from.len() > 1 && !into_dir {
         bail!("{} is not a directory; it cannot take {} sources", to.side.display(&to.path), from.len());
     }
     let mut pairs = Vec::new();
-    for (end, contents) in from {
+    for end in from {
         if matches!((&end.side, &to.side), (Side::Local, Side::Local)) {
             bail!("{} and {} are both local; use cp to copy them", end.path.display(), to.path.display());
         }
-        let name = end.path.file_name().filter(|_| into_dir && !contents);
-        let to_path = name.map_or_else(|| to.path.clone(), |name| to.path.join(Path::new(name)));
+        // What is in `DIR/.` and `DIR/..` goes into the target itself.
+        let name = if ends_with_dots(&end.path) { OsStr::new(".") } else { last_component(&end.path) };
+        let to_path = if into_dir { to.path.join(name) } else { to.path.clone() };
         pairs.push(Pair { from_side: end.side, from: end.path, to_side: to.side.clone(), to: to_path });
     }
     Ok(pairs)

@@ -183,7 +183,7 @@ impl From<Cache> for CacheMode {
 
 /// Mounts a file system.
 pub fn run(args: Args) -> Result<()> {
-    let place = WeftPath::from_argument(&args.url)?;
+    let place = WeftPath::from_argument(&args.url)?.tidied();
     let connections = Connections::new(&args.connect);
     let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
     options.connect =

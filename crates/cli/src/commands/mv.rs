@@ -1,10 +1,13 @@
 //! `weft mv`
 
 use crate::exit::Failures;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use std::collections::HashSet;
+use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_wire::messages::rename_flags;
+use weft_client::Client;
+use weft_wire::messages::{FileKind, rename_flags};
 
 /// Moves or renames files within a file system.
 ///
@@ -22,6 +25,29 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
+/// What two paths have in common.
+enum Same {
+    No,
+    /// The file, which has two names.
+    File,
+    Name,
+}
+
+fn are_same(client: &Client, from: &Path, to: &Path) -> Result<Same> {
+    let (Ok(one), Ok(other)) = (client.stat(at(from), false), client.stat(at(to), false)) else {
+        return Ok(Same::No);
+    };
+    if one.ino != other.ino {
+        return Ok(Same::No);
+    }
+    let place = |path: &Path| -> Result<_> {
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        Ok((client.stat(at(parent), true)?.ino, path.file_name().map(ToOwned::to_owned)))
+    };
+    let is_name = one.kind == FileKind::Directory || place(from)? == place(to)?;
+    Ok(if is_name { Same::Name } else { Same::File })
+}
+
 /// Moves files.
 pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
@@ -34,6 +60,7 @@ pub fn run(args: Args) -> Result<()> {
         bail!("{} is not a directory; it cannot take {} sources", to.display(), sources.len());
     }
     let mut failures = Failures::default();
+    let mut made = HashSet::new();
     for (_, from) in sources {
         if from.url != to.url {
             bail!(
@@ -43,6 +70,33 @@ pub fn run(args: Args) -> Result<()> {
             );
         }
         let target = if into_dir { to.path.join(from.name()) } else { to.path.clone() };
+        if !made.insert(target.clone()) {
+            let target = to.with_path(target);
+            failures.report(&anyhow!(
+                "{} is not replaced by {}: it was just moved there",
+                target.display(),
+                from.display()
+            ));
+            continue;
+        }
+        if let Some(same) = failures.ok(are_same(&client, &from.path, &target)) {
+            match same {
+                Same::No => {}
+                Same::Name => {
+                    failures.report(&anyhow!("{} and {} are the same file", from.display(), to.display()));
+                    continue;
+                }
+                Same::File if args.no_clobber => {}
+                // rename(2) of two names of one file does nothing.
+                Same::File => {
+                    let removed = client.unlink(at(&from.path));
+                    failures.ok(removed.with_context(|| format!("cannot move {}", from.display())));
+                    continue;
+                }
+            }
+        } else {
+            continue;
+        }
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };
         let moved = client.rename(at(&from.path), at(&target), flags);
         failures.ok(moved.with_context(|| format!("cannot move {}", from.display())));

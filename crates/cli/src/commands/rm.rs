@@ -2,13 +2,17 @@
 
 use crate::exit::Failures;
 use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::place::{WeftPath, ends_with_dots, ends_with_slash, expand_all};
 use weft_cli_common::tree::{self, Visit};
 use weft_client::Client;
 use weft_wire::messages::FileKind;
 
 /// Removes files and, with -r, directories and everything in them.
+///
+/// As with rm, a path that ends with `.` or `..` is refused. So is one that leads through a symbolic link because of the
+/// slash at its end.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files and directories.
@@ -41,16 +45,27 @@ pub fn run(args: Args) -> Result<()> {
     failures.result()
 }
 
+/// The path without slashes at its end.
+fn without_slash(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
 fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failures) -> Result<()> {
     if place.path.parent().is_none() {
         bail!("{}: the root of a file system cannot be removed", place.display());
     }
+    if ends_with_dots(&place.path) {
+        bail!("{}: `.` and `..` are not removed; give the directory's name", place.display());
+    }
     let attr = match client.stat(at(&place.path), false) {
-        Err(error) if args.force && error.errno() == libc::ENOENT => return Ok(()),
+        Err(error) if args.force && matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => return Ok(()),
         attr => attr.with_context(|| place.display())?,
     };
     if attr.kind == FileKind::Directory && !args.recursive {
         bail!("{} is a directory; use -r to remove it with everything in it", place.display());
+    }
+    if ends_with_slash(&place.path) && client.readlink(at(&without_slash(&place.path))).is_ok() {
+        bail!("{} is a symbolic link; leave out the slash at the end to remove it", place.display());
     }
     let mut errors = Vec::new();
     let mut unread = Vec::new();

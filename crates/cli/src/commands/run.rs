@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Result<()> {
             _ => bail!("no file system given; use --url weft://HOST:PORT/, or set WEFT_URL"),
         },
     };
-    let place = WeftPath::from_argument(&url)?;
+    let place = WeftPath::from_argument(&url)?.tidied();
     let at = args.at.as_os_str();
     let is_good = args.at.is_absolute() && args.at != Path::new("/") && !at.as_bytes().contains(&b';');
     if !is_good || at.as_bytes().contains(&b'=') {

@@ -16,10 +16,12 @@ use super::cp::{End, end_of, parse_jobs};
 ///
 /// `weft sync A B` makes B what A is: what A has and B has not, or has otherwise, is copied; with --delete what
 /// only B has is removed. A and B are directories, or files. One of them at least is in Weft. A slash at the
-/// end of a name means nothing.
+/// end of a directory's name means nothing. A file goes into a directory that is there, and into a new one if the
+/// target ends with a slash. A directory does not take the place of a file that is given as the target.
 ///
 /// A file is taken for the same if it has the same size and modification time, to the nanosecond; with
-/// --checksum, if it has the same contents. Modes, times and symbolic links are kept, with --owner also owners
+/// --checksum, if it has the same contents. The I/O servers are asked whether they still have their parts of it;
+/// where one does not, the contents are compared, and a file that cannot be read is copied again. Modes, times and symbolic links are kept, with --owner also owners
 /// and groups. Devices, sockets and pipes are left out. Sparse files stay sparse.
 ///
 /// A file is written under a temporary name, and gets its own when it is complete, with its times. So a sync

@@ -2,10 +2,10 @@
 
 use super::apart::{Apart, UNIT_BYTES};
 use super::job::{Options, Pair};
-use super::side::{How, Meta, Source, Target, is_there};
+use super::side::{How, Kind, Meta, Side, Source, Target, is_there, is_unreadable};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weft_layout::Layout;
@@ -87,9 +87,13 @@ impl OpenFile {
         let mode = meta.mode & 0o777 & !options.umask;
         let at_once = (goal == Goal::New && options.preserve).then_some(options.owner);
         let (target, growing) = match goal {
-            Goal::InPlace => (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None),
+            Goal::InPlace => {
+                refuse_dangling(to_side, to)?;
+                (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None)
+            }
             Goal::New => match to_side.create(to, mode, How::New, options.layout.as_ref(), &source) {
                 Err(error) if is_there(&error) => {
+                    refuse_dangling(to_side, to)?;
                     (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None)
                 }
                 target => (target?, None),
@@ -301,6 +305,15 @@ impl Chunk {
     }
 }
 
+/// Refuses to make a file where a symbolic link points that leads nowhere.
+fn refuse_dangling(side: &Side, path: &Path) -> Result<()> {
+    if side.meta(path, false).is_ok_and(|there| there.kind == Kind::Symlink) && side.meta(path, true).is_err()
+    {
+        bail!("{} is a symbolic link that leads nowhere", side.display(path));
+    }
+    Ok(())
+}
+
 /// The wish for the layout that a file has.
 fn same_layout(layout: &Layout) -> LayoutWish {
     LayoutWish {
@@ -310,14 +323,22 @@ fn same_layout(layout: &Layout) -> LayoutWish {
     }
 }
 
-/// Whether two files of the same size have the same bytes. `progress` is told how many were compared.
+/// Whether two files of the same size have the same bytes. A target that cannot be read has not. `progress` is told how many were compared.
 pub(super) fn are_same(pair: &Pair, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<bool> {
-    let (from, to) = (pair.from_side.open(&pair.from)?, pair.to_side.open(&pair.to)?);
+    let from = pair.from_side.open(&pair.from)?;
+    let to = match pair.to_side.open(&pair.to) {
+        Err(error) if is_unreadable(&error) => return Ok(false),
+        to => to?,
+    };
     let (mut one, mut other) =
         (vec![0; BUFFER_BYTES.min(bytes as usize)], vec![0; BUFFER_BYTES.min(bytes as usize)]);
     let mut offset = 0;
     while offset < bytes {
-        let (got, there) = (from.read_at(&mut one, offset)?, to.read_at(&mut other, offset)?);
+        let got = from.read_at(&mut one, offset)?;
+        let there = match to.read_at(&mut other, offset) {
+            Err(error) if is_unreadable(&error) => return Ok(false),
+            there => there?,
+        };
         let both = got.min(there);
         if both == 0 || one[..both] != other[..both] {
             return Ok(false);

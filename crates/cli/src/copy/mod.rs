@@ -36,10 +36,11 @@ use indicatif::ProgressBar;
 use queue::{Queue, Task};
 use side::Meta;
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weft_cli_common::place::ends_with_slash;
 
 /// State shared by the walk and the workers.
 struct Copy<'a> {
@@ -64,7 +65,12 @@ struct FinishDir {
 /// Copies all pairs. `bar` counts the bytes.
 pub fn copy(pairs: Vec<Pair>, options: &Options, bar: &ProgressBar) -> Outcome {
     let walk = |copy: &Copy<'_>, queue: &Queue, directories: &mut Vec<FinishDir>| {
-        pairs.into_iter().for_each(|pair| copy.walk(pair, queue, directories));
+        let mut made = HashMap::new();
+        for pair in pairs {
+            if copy.note(&pair.from_side, &pair.from, once(&pair, &mut made)).is_some() {
+                copy.walk(pair, queue, directories);
+            }
+        }
     };
     Copy::new(options, bar).run(walk, |_| {})
 }
@@ -87,6 +93,48 @@ pub fn sync(pair: &Pair, rules: &Rules, options: &Options, bar: &ProgressBar) ->
         }
     };
     Ok(Copy::new(options, bar).run(walk, copied))
+}
+
+/// Refuses a second source for one name: the first one's copy would be lost.
+fn once(pair: &Pair, made: &mut HashMap<PathBuf, PathBuf>) -> Result<()> {
+    let is_dir = || pair.to_side.meta(&pair.to, true).is_ok_and(|there| there.kind == Kind::Directory);
+    match made.insert(pair.to.clone(), pair.from.clone()) {
+        Some(first) if !is_dir() => bail!(
+            "is not copied: {} was just made from {}",
+            pair.to_side.display(&pair.to),
+            pair.from_side.display(&first)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a target that cannot be what a source is, before anything is made.
+fn may_begin(pair: &Pair, meta: &Meta) -> Result<()> {
+    let Pair { from_side, to_side, to, .. } = pair;
+    if meta.kind != Kind::Directory {
+        if ends_with_slash(to) {
+            bail!("{} is not a directory", to_side.display(to));
+        }
+        return Ok(());
+    }
+    if !from_side.is_same(to_side) {
+        return Ok(());
+    }
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut above = if to_side.meta(to, true).is_ok() { to.clone() } else { parent.to_owned() };
+    let mut below = None;
+    while let Ok(there) = to_side.meta(&above, true) {
+        if there.id == meta.id {
+            bail!("cannot be copied into itself ({})", to_side.display(to));
+        }
+        // The root is its own parent.
+        if below == Some(there.id) {
+            break;
+        }
+        below = Some(there.id);
+        above.push("..");
+    }
+    Ok(())
 }
 
 impl<'a> Copy<'a> {
@@ -176,6 +224,9 @@ impl Copy<'_> {
         else {
             return;
         };
+        if self.note(&pair.from_side, &pair.from, may_begin(&pair, &meta)).is_none() {
+            return;
+        }
         let mut found = vec![(pair.from.clone(), pair.to.clone(), meta)];
         while let Some((from, to, meta)) = found.pop() {
             let result = self.walk_one(&pair, &from, &to, meta, queue, directories);
@@ -202,9 +253,6 @@ impl Copy<'_> {
                 bail!("is a directory; use -r to copy it with everything in it")
             }
             Kind::Directory => {
-                if pair.from_side.is_same(&pair.to_side) && to.starts_with(from) {
-                    bail!("cannot be copied into itself ({})", pair.to_side.display(to));
-                }
                 let wanted = meta.mode & 0o7777 & !self.options.umask;
                 let fresh = pair.to_side.make_dir(to, wanted | 0o700)?;
                 if self.options.preserve || (fresh && wanted | 0o700 != wanted) {
@@ -216,6 +264,14 @@ impl Copy<'_> {
             }
             Kind::Symlink => {
                 let target = pair.from_side.read_link(from)?;
+                if pair.from_side.is_same(&pair.to_side)
+                    && pair.to_side.meta(to, true).is_ok_and(|there| {
+                        there.id == meta.id
+                            || pair.from_side.meta(from, true).is_ok_and(|end| end.id == there.id)
+                    })
+                {
+                    bail!("source and target are the same file");
+                }
                 pair.to_side.make_symlink(&target, to)?;
                 if self.options.preserve {
                     pair.to_side.set_meta(to, &meta, true, self.options.owner)?;

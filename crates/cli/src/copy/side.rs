@@ -66,6 +66,8 @@ pub struct Meta {
     mtime: Time,
     /// Of a file in Weft.
     pub(super) layout: Option<Layout>,
+    /// All attributes of a file in Weft.
+    attr: Option<Attr>,
 }
 
 impl Meta {
@@ -85,7 +87,7 @@ impl Meta {
     pub(super) fn sample(kind: Kind, size: u64, mtime_s: i64) -> Meta {
         let time = |seconds| Time { seconds, nanoseconds: 5 };
         let (atime, mtime) = (time(0), time(mtime_s));
-        Meta { kind, mode: 0o644, size, id: (0, 0), uid: 0, gid: 0, atime, mtime, layout: None }
+        Meta { kind, mode: 0o644, size, id: (0, 0), uid: 0, gid: 0, atime, mtime, layout: None, attr: None }
     }
 
     /// The same attributes with other permission bits.
@@ -112,6 +114,7 @@ impl From<&Attr> for Meta {
             atime: attr.atime.clone(),
             mtime: attr.mtime.clone(),
             layout: attr.layout.filter(|_| attr.kind == FileKind::File),
+            attr: (attr.kind == FileKind::File).then(|| attr.clone()),
         }
     }
 }
@@ -135,6 +138,7 @@ impl From<&std::fs::Metadata> for Meta {
             atime: Time { seconds: meta.atime(), nanoseconds: meta.atime_nsec() as u32 },
             mtime: Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 },
             layout: None,
+            attr: None,
         }
     }
 }
@@ -195,6 +199,23 @@ impl Side {
         listed.unwrap_or_default().into_iter().map(|(name, _)| name).collect()
     }
 
+    /// Which of some files in a directory cannot be vouched for by all the servers that have data of them. `all` are their
+    /// attributes, asked about at once; one by one only where that fails.
+    pub(super) fn doubtful(&self, all: &[(PathBuf, Meta)]) -> Vec<bool> {
+        let Side::Weft { client, .. } = self else { return vec![false; all.len()] };
+        let attrs: Vec<Attr> = all.iter().filter_map(|(_, meta)| meta.attr.clone()).collect();
+        if attrs.len() != all.len() {
+            return vec![true; all.len()];
+        }
+        match client.allocated_bytes_known(&attrs) {
+            Ok(known) => known.iter().map(Option::is_none).collect(),
+            Err(_) => {
+                let is_doubtful = |attr: &Attr| !matches!(client.allocated_bytes_known([attr]), Ok(known) if known[0].is_some());
+                attrs.iter().map(is_doubtful).collect()
+            }
+        }
+    }
+
     /// Where a symbolic link points.
     pub fn read_link(&self, path: &Path) -> Result<PathBuf> {
         Ok(match self {
@@ -203,9 +224,9 @@ impl Side {
         })
     }
 
-    /// Makes a symbolic link. Replaces one that exists.
+    /// Makes a symbolic link. Replaces anything but a directory.
     pub fn make_symlink(&self, target: &Path, path: &Path) -> Result<()> {
-        if self.meta(path, false).is_ok_and(|there| there.kind == Kind::Symlink) {
+        if self.meta(path, false).is_ok_and(|there| there.kind != Kind::Directory) {
             self.remove(path)?;
         }
         match self {
@@ -257,7 +278,7 @@ impl Side {
         };
         match made {
             Ok(()) => Ok(true),
-            Err(_) if self.meta(path, true).is_ok_and(|there| there.kind == Kind::Directory) => Ok(false),
+            Err(_) if self.meta(path, false).is_ok_and(|there| there.kind == Kind::Directory) => Ok(false),
             Err(error) => Err(error.context(format!("cannot make the directory {}", self.display(path)))),
         }
     }
@@ -325,6 +346,13 @@ pub(super) enum How {
     New,
     /// It keeps what it has, or is made.
     GoOn,
+}
+
+/// Whether a file could not be read because its data is damaged or lost.
+pub(super) fn is_unreadable(error: &anyhow::Error) -> bool {
+    let local = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    let errno = local.or_else(|| error.downcast_ref::<weft_client::Error>().map(weft_client::Error::errno));
+    errno == Some(libc::EIO)
 }
 
 /// Whether nothing could be made because something is there.

@@ -17,10 +17,11 @@ use super::queue::{Queue, Task};
 use super::side::{Kind, Meta, Side};
 use super::{Copy, FinishDir};
 use anyhow::{Context, Result, bail};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use weft_cli_common::place::ends_with_slash;
 
 /// What [`sync`](super::sync()) does.
 #[derive(Default)]
@@ -127,6 +128,12 @@ impl Copy<'_> {
             self.note(&pair.from_side, &pair.from, done);
             return extra;
         }
+        if to_meta.as_ref().is_some_and(|there| there.kind != Kind::Directory) {
+            let refused: Result<()> =
+                Err(anyhow::anyhow!("is a file, and the source is a directory; remove it first"));
+            self.note(&pair.to_side, &pair.to, refused);
+            return extra;
+        }
         let begin =
             Both { from: pair.from.clone(), to: pair.to.clone(), below: PathBuf::new(), from_meta, to_meta };
         let mut waiting = vec![begin];
@@ -147,10 +154,19 @@ impl Copy<'_> {
         there: Option<Meta>,
         queue: &Queue,
     ) -> Result<()> {
-        if there.as_ref().is_some_and(|there| there.kind == Kind::Directory) {
-            bail!("the target is a directory; give the name that the file is to have");
+        let mut to = pair.to.clone();
+        let into_dir = there.is_some_and(|there| there.kind == Kind::Directory);
+        if into_dir || ends_with_slash(&to) {
+            if !into_dir && !self.options.dry_run {
+                pair.to_side.make_dir(&to, 0o777)?;
+            }
+            to.push(pair.from.file_name().context("this is no name of a file")?);
         }
-        self.sync_entry(pair, rules, &pair.from, &pair.to, meta, there, &[], queue).map(drop)
+        // A link that is there is replaced, not what it points to.
+        let there = pair.to_side.meta(&to, false).ok();
+        let is_doubtful =
+            there.as_ref().is_some_and(|there| pair.to_side.doubtful(&[(to.clone(), there.clone())])[0]);
+        self.sync_entry(pair, rules, &pair.from, &to, meta, there, is_doubtful, &[], queue).map(drop)
     }
 
     /// Makes a directory the same, but for what is in its subdirectories, which are returned.
@@ -177,6 +193,7 @@ impl Copy<'_> {
             _ => BTreeMap::new(),
         };
         let begun: Vec<OsString> = there.keys().filter(|name| is_apart(name)).cloned().collect();
+        let doubtful = self.doubtful(pair, rules, to, &found, &there);
         let mut inside = Vec::new();
         for (name, meta) in found {
             let under = below.join(&name);
@@ -185,12 +202,13 @@ impl Copy<'_> {
                 continue;
             }
             let target = there.remove(&name);
+            let is_doubtful = doubtful.contains(&name);
             let (from, to) = (from.join(&name), to.join(&name));
             if meta.kind == Kind::Directory {
                 inside.push(Both { from, to, below: under, from_meta: meta, to_meta: target });
                 continue;
             }
-            let done = self.sync_entry(pair, rules, &from, &to, meta, target, &begun, queue);
+            let done = self.sync_entry(pair, rules, &from, &to, meta, target, is_doubtful, &begun, queue);
             changed |= self.note(&pair.from_side, &from, done) == Some(true);
         }
         for (name, meta) in there {
@@ -212,6 +230,30 @@ impl Copy<'_> {
             });
         }
         Ok(inside)
+    }
+
+    /// The files that seem to be the same, but of which a server has lost data, or cannot tell: they are compared. The servers are
+    /// asked for the space of all files of a directory at once.
+    fn doubtful(
+        &self,
+        pair: &Pair,
+        rules: &Rules,
+        to: &Path,
+        found: &[(OsString, Meta)],
+        there: &BTreeMap<OsString, Meta>,
+    ) -> BTreeSet<OsString> {
+        let seems_same = |(name, meta): &&(OsString, Meta)| {
+            let needed = |target| need(meta, Some(target), rules.checksum, self.options.owner);
+            meta.kind == Kind::File
+                && there
+                    .get(name)
+                    .is_some_and(|target| matches!(needed(target), Need::Keep | Need::Attributes))
+        };
+        let same: Vec<(PathBuf, Meta)> =
+            found.iter().filter(seems_same).map(|(name, _)| (to.join(name), there[name].clone())).collect();
+        let doubtful = pair.to_side.doubtful(&same).into_iter();
+        let names = doubtful.zip(&same).filter(|(is_doubtful, _)| *is_doubtful);
+        names.filter_map(|(_, (path, _))| path.file_name().map(OsStr::to_owned)).collect()
     }
 
     /// Makes the directory at the target; whether it was not there.
@@ -238,10 +280,11 @@ impl Copy<'_> {
         to: &Path,
         meta: Meta,
         there: Option<Meta>,
+        is_doubtful: bool,
         begun: &[OsString],
         queue: &Queue,
     ) -> Result<bool> {
-        let need = need(&meta, there.as_ref(), rules.checksum, self.options.owner);
+        let need = need(&meta, there.as_ref(), rules.checksum || is_doubtful, self.options.owner);
         match (meta.kind, need) {
             (Kind::Other, _) => {
                 self.skip("a device, socket or pipe", &pair.from_side, from);
@@ -382,7 +425,7 @@ impl Copy<'_> {
     }
 }
 
-/// Whether an option asks for what only some systems can do.
+/// Refuses trees that are within each other.
 pub(super) fn check(pair: &Pair, options: &Options) -> Result<()> {
     if pair.from_side.is_same(&pair.to_side)
         && (pair.to.starts_with(&pair.from) || pair.from.starts_with(&pair.to))
