@@ -479,3 +479,40 @@ fn a_directory_of_before_all_were_put_back_together_is_refused() {
     start(&mut cluster, &["io0"]);
     assert_eq!(read(&cluster.client(Transport::Auto), "/goes on").expect("it is there"), bytes(3, 6));
 }
+
+/// A file of equal size and time is copied again if its data is lost.
+#[test]
+fn a_sync_copies_again_what_a_replaced_server_has_lost() {
+    for options in [&[][..], &["--checksum"]] {
+        let mut cluster = cluster_with_data();
+        let good = tempfile::tempdir().expect("a directory");
+        for (name, strips) in [("small", 1), ("large", 6), ("larger", 9)] {
+            fs::write(good.path().join(name), bytes(3, strips)).expect("it can be written");
+        }
+        let url = format!("{}data", cluster.url());
+        let sync = |cluster: &Served| {
+            let mut command = cluster.command(&["sync", "--json"]);
+            let output = command.args(options).arg(good.path()).arg(&url).output().expect("weft can be run");
+            weft_tests::expect_success("weft sync", &output)
+        };
+        sync(&cluster);
+        stop(&mut cluster, &["io1"]);
+        fs::remove_dir_all(cluster.directory("io1")).expect("it is ours");
+        replace(&cluster, "io1");
+        cluster.format("io1");
+        start(&mut cluster, &["io1"]);
+        let client = cluster.client(Transport::Auto);
+        assert_eq!(
+            read(&client, "/data/large").expect_err("half of it is lost").status(),
+            Some(Status::Lost)
+        );
+        sync(&cluster);
+        for (name, strips) in [("small", 1), ("large", 6), ("larger", 9)] {
+            assert!(
+                read(&client, &format!("/data/{name}")).expect("it is whole") == bytes(3, strips),
+                "{name}"
+            );
+        }
+        assert!(sync(&cluster).contains("\"copied\": 0"), "all is well");
+    }
+}

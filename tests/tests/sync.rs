@@ -383,7 +383,8 @@ fn what_makes_no_sense_is_refused_and_failures_are_told() {
     let output = weft(&cluster, &["sync", &d, &there]);
     assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("left out"));
     fails(&["sync", &there, &format!("{there}/inside")], "within each other");
-    fails(&["sync", &file, &there], "is a directory");
+    cluster.weft(&["sync", &file, &there]);
+    assert_eq!(cluster.weft(&["cat", &format!("{there}/file")]), "y\n");
     fails(&["sync", &d, &there, "--exclude", "a["], "not a pattern");
     // A file where a directory is to be, and the other way round.
     cluster.weft(&["sync", &file, &format!("{}one", cluster.url())]);

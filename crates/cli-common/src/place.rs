@@ -22,7 +22,7 @@ use weft_client::Client;
 pub struct WeftPath {
     /// The file system, as `weft://HOST:PORT/` with its options.
     pub url: String,
-    /// Absolute, otherwise as it was typed: the metadata server walks it with its dots and with a slash at its end.
+    /// Absolute, with the dots and slashes that were typed. The metadata server resolves them.
     pub path: PathBuf,
 }
 
@@ -200,7 +200,7 @@ pub fn ends_with_slash(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
 
-/// What is behind the last slash of a path, slashes at its end aside. Unlike [`Path::file_name`] it may be `.` or `..`.
+/// The last component of a path, without slashes at its end. Unlike [`Path::file_name`] it may be `.` or `..`.
 pub fn last_component(path: &Path) -> &OsStr {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);

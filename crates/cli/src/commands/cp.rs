@@ -197,7 +197,7 @@ fn pair_up(from: Vec<End>, to: &End) -> Result<Vec<Pair>> {
         if matches!((&end.side, &to.side), (Side::Local, Side::Local)) {
             bail!("{} and {} are both local; use cp to copy them", end.path.display(), to.path.display());
         }
-        // What is in `DIR/.` and `DIR/..` goes into the target itself.
+        // The contents of `DIR/.` and `DIR/..` go into the target itself.
         let name = if ends_with_dots(&end.path) { OsStr::new(".") } else { last_component(&end.path) };
         let to_path = if into_dir { to.path.join(name) } else { to.path.clone() };
         pairs.push(Pair { from_side: end.side, from: end.path, to_side: to.side.clone(), to: to_path });

@@ -7,7 +7,7 @@ use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::{WeftPath, expand_all};
 use weft_client::Client;
-use weft_wire::messages::{FileKind, rename_flags};
+use weft_wire::messages::rename_flags;
 
 /// Moves or renames files within a file system.
 ///
@@ -25,27 +25,11 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// What two paths have in common.
-enum Same {
-    No,
-    /// The file, which has two names.
-    File,
-    Name,
-}
-
-fn are_same(client: &Client, from: &Path, to: &Path) -> Result<Same> {
-    let (Ok(one), Ok(other)) = (client.stat(at(from), false), client.stat(at(to), false)) else {
-        return Ok(Same::No);
-    };
-    if one.ino != other.ino {
-        return Ok(Same::No);
-    }
-    let place = |path: &Path| -> Result<_> {
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        Ok((client.stat(at(parent), true)?.ino, path.file_name().map(ToOwned::to_owned)))
-    };
-    let is_name = one.kind == FileKind::Directory || place(from)? == place(to)?;
-    Ok(if is_name { Same::Name } else { Same::File })
+/// Whether both are names of one file, or `from` is a link to `to`: the move would lose one of them, or do nothing.
+fn are_same(client: &Client, from: &Path, to: &Path) -> bool {
+    let ino = |path: &Path, follow| client.stat(at(path), follow).ok().map(|attr| attr.ino);
+    let there = ino(to, false);
+    there.is_some() && (ino(from, false) == there || ino(from, true) == there)
 }
 
 /// Moves files.
@@ -79,22 +63,8 @@ pub fn run(args: Args) -> Result<()> {
             ));
             continue;
         }
-        if let Some(same) = failures.ok(are_same(&client, &from.path, &target)) {
-            match same {
-                Same::No => {}
-                Same::Name => {
-                    failures.report(&anyhow!("{} and {} are the same file", from.display(), to.display()));
-                    continue;
-                }
-                Same::File if args.no_clobber => {}
-                // rename(2) of two names of one file does nothing.
-                Same::File => {
-                    let removed = client.unlink(at(&from.path));
-                    failures.ok(removed.with_context(|| format!("cannot move {}", from.display())));
-                    continue;
-                }
-            }
-        } else {
+        if are_same(&client, &from.path, &target) {
+            failures.report(&anyhow!("{} and {} are the same file", from.display(), to.display()));
             continue;
         }
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };

@@ -54,13 +54,13 @@ fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failure
     if place.path.parent().is_none() {
         bail!("{}: the root of a file system cannot be removed", place.display());
     }
-    if ends_with_dots(&place.path) {
-        bail!("{}: `.` and `..` are not removed; give the directory's name", place.display());
-    }
     let attr = match client.stat(at(&place.path), false) {
         Err(error) if args.force && matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => return Ok(()),
         attr => attr.with_context(|| place.display())?,
     };
+    if ends_with_dots(&place.path) {
+        bail!("{}: `.` and `..` are not removed; give the directory's name", place.display());
+    }
     if attr.kind == FileKind::Directory && !args.recursive {
         bail!("{} is a directory; use -r to remove it with everything in it", place.display());
     }

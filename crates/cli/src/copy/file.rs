@@ -323,7 +323,7 @@ fn same_layout(layout: &Layout) -> LayoutWish {
     }
 }
 
-/// Whether two files of the same size have the same bytes. A target that cannot be read has not. `progress` is told how many were compared.
+/// Whether two files of the same size have the same bytes. A target that cannot be read has not. `progress` gets the number of bytes compared.
 pub(super) fn are_same(pair: &Pair, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<bool> {
     let from = pair.from_side.open(&pair.from)?;
     let to = match pair.to_side.open(&pair.to) {

@@ -265,10 +265,12 @@ impl Copy<'_> {
             Kind::Symlink => {
                 let target = pair.from_side.read_link(from)?;
                 if pair.from_side.is_same(&pair.to_side)
-                    && pair.to_side.meta(to, true).is_ok_and(|there| {
-                        there.id == meta.id
-                            || pair.from_side.meta(from, true).is_ok_and(|end| end.id == there.id)
-                    })
+                    && [false, true].into_iter().filter_map(|follow| pair.to_side.meta(to, follow).ok()).any(
+                        |there| {
+                            there.id == meta.id
+                                || pair.from_side.meta(from, true).is_ok_and(|end| end.id == there.id)
+                        },
+                    )
                 {
                     bail!("source and target are the same file");
                 }

@@ -114,7 +114,7 @@ impl From<&Attr> for Meta {
             atime: attr.atime.clone(),
             mtime: attr.mtime.clone(),
             layout: attr.layout.filter(|_| attr.kind == FileKind::File),
-            attr: (attr.kind == FileKind::File).then(|| attr.clone()),
+            attr: (attr.kind == FileKind::File && attr.layout.is_some()).then(|| attr.clone()),
         }
     }
 }
@@ -203,17 +203,23 @@ impl Side {
     /// attributes, asked about at once; one by one only where that fails.
     pub(super) fn doubtful(&self, all: &[(PathBuf, Meta)]) -> Vec<bool> {
         let Side::Weft { client, .. } = self else { return vec![false; all.len()] };
-        let attrs: Vec<Attr> = all.iter().filter_map(|(_, meta)| meta.attr.clone()).collect();
-        if attrs.len() != all.len() {
-            return vec![true; all.len()];
-        }
-        match client.allocated_bytes_known(&attrs) {
-            Ok(known) => known.iter().map(Option::is_none).collect(),
+        // Small files are at the metadata server.
+        let striped: Vec<usize> = (0..all.len()).filter(|at| all[*at].1.attr.is_some()).collect();
+        let attrs: Vec<Attr> = striped.iter().filter_map(|at| all[*at].1.attr.clone()).collect();
+        let found: Vec<bool> = match client.allocated_bytes_known(&attrs) {
+            Ok(known) => known.iter().zip(&attrs).map(|(known, attr)| misses_data(*known, attr)).collect(),
             Err(_) => {
-                let is_doubtful = |attr: &Attr| !matches!(client.allocated_bytes_known([attr]), Ok(known) if known[0].is_some());
-                attrs.iter().map(is_doubtful).collect()
+                let one = |attr| client.allocated_bytes_known([attr]);
+                attrs
+                    .iter()
+                    .map(|attr| one(attr).is_ok_and(|known| !misses_data(known[0], attr)))
+                    .map(|is_there| !is_there)
+                    .collect()
             }
-        }
+        };
+        let mut doubtful = vec![false; all.len()];
+        striped.into_iter().zip(found).for_each(|(at, is_doubtful)| doubtful[at] = is_doubtful);
+        doubtful
     }
 
     /// Where a symbolic link points.
@@ -346,6 +352,11 @@ pub(super) enum How {
     New,
     /// It keeps what it has, or is made.
     GoOn,
+}
+
+/// Whether the servers of a file have less than its size, or cannot all tell. A file with holes has less as well.
+fn misses_data(allocated_bytes: Option<u64>, attr: &Attr) -> bool {
+    allocated_bytes.is_none_or(|bytes| bytes < attr.size)
 }
 
 /// Whether a file could not be read because its data is damaged or lost.

@@ -1,0 +1,325 @@
+//! The file tools do what coreutils and rsync do: the same table of command lines is run by these on a local directory and by `weft`
+//! on the same tree in Weft. The exit status (success or not) and the tree afterwards must be the same: names, kinds, contents, targets.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use weft_tests::{Cluster, sh_in};
+
+const JOBS: usize = 4;
+
+/// A tree with everything that a command may meet. `full` has names of `d` and `f` with another kind behind each.
+const MAKE_TREE: &str = "
+    mkdir -p d/sub e full/f full/x
+    echo f > f; echo g > g; echo x > d/x; echo s > d/sub/s; ln -s x d/l
+    echo in > full/f/in; echo d > full/d; ln -s ../f full/l; ln -s ../d full/sub
+    ln -s f lf; ln -s d ld; ln -s nowhere dang; ln f hf
+";
+
+/// A command line. Paths begin with `@` in the tree of the sources, with `%` in the one of the target, which is the same tree unless
+/// the case copies between Weft and this machine.
+#[derive(Debug, Clone)]
+struct Case {
+    theirs: Vec<String>,
+    ours: Vec<String>,
+}
+
+impl Case {
+    fn new(tool: &str, arguments: &[&str]) -> Case {
+        Case::with(tool, arguments, tool, arguments)
+    }
+
+    fn with(their: &str, theirs: &[&str], our: &str, ours: &[&str]) -> Case {
+        let line = |tool: &str, arguments: &[&str]| {
+            std::iter::once(&tool).chain(arguments).map(|word| (*word).to_owned()).collect()
+        };
+        Case { theirs: line(their, theirs), ours: line(our, ours) }
+    }
+}
+
+/// Where the two trees of a case are for `weft`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trees {
+    /// One tree, in Weft.
+    One,
+    /// The sources are local, the target is in Weft.
+    Into,
+    /// The other way around.
+    OutOf,
+}
+
+/// Differences that are meant: a command line, as it is for `weft`, and why.
+type Deliberate = [(&'static str, &'static str)];
+
+fn fingerprint(top: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut waiting = vec![top.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        let name = path.strip_prefix(top).expect("it is below").display().to_string();
+        if meta.is_dir() {
+            found.push(format!("{name}/"));
+            waiting.extend(fs::read_dir(&path).expect("a directory").map(|entry| entry.expect("one").path()));
+        } else if meta.is_symlink() {
+            found.push(format!("{name} -> {}", fs::read_link(&path).expect("a link").display()));
+        } else if meta.file_type().is_fifo() {
+            found.push(format!("{name}|"));
+        } else {
+            found.push(format!("{name}: {:?}", fs::read_to_string(&path).expect("text")));
+        }
+    }
+    found.sort();
+    found
+}
+
+struct Bench<'a> {
+    cluster: &'a Cluster,
+    local: PathBuf,
+    mounted: PathBuf,
+}
+
+impl Bench<'_> {
+    /// The words with the places of the trees.
+    fn line(words: &[String], source: &str, target: &str) -> Vec<String> {
+        let place = |word: &String| match word.split_at_checked(1) {
+            Some(("@", path)) => format!("{source}/{path}"),
+            Some(("%", path)) => format!("{target}/{path}"),
+            _ => word.clone(),
+        };
+        words.iter().map(place).collect()
+    }
+
+    /// Runs a case with both programs. Returns what differs.
+    fn run(&self, number: usize, case: &Case, trees: Trees) -> Option<String> {
+        let name = |what: &str| format!("{what}{number}");
+        let names = if trees == Trees::One { vec![name("s")] } else { vec![name("s"), name("t")] };
+        let (source_here, target_here) = (trees != Trees::One && trees == Trees::Into, trees == Trees::OutOf);
+        let theirs_in = self.local.join("theirs");
+        let ours_in = |here: bool| if here { self.local.join("ours") } else { self.mounted.clone() };
+        let places = [ours_in(source_here), ours_in(target_here)];
+        for (name, place) in names.iter().zip(&places) {
+            sh_in(&self.local, &format!("cp -a tree theirs/{name}; cp -a tree {}/{name}", place.display()));
+        }
+        let (source, target) = (names.first().expect("one"), names.last().expect("one"));
+        let their_place = |name: &str| theirs_in.join(name).display().to_string();
+        let our_place = |here: bool, name: &str| match here {
+            true => self.local.join("ours").join(name).display().to_string(),
+            false => format!("weft:/{name}"),
+        };
+        let line = Bench::line(&case.theirs, &their_place(source), &their_place(target));
+        let theirs = Command::new(&line[0]).args(&line[1..]).output().expect("it can be run");
+        let line = Bench::line(&case.ours, &our_place(source_here, source), &our_place(target_here, target));
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        let ours = self.cluster.command(&line).env("WEFT_URL", self.cluster.url()).output();
+        let ours = ours.expect("weft can be run");
+        let mut said = Vec::new();
+        if theirs.status.success() != ours.status.success() {
+            said.push(format!("  theirs {}, ours {}", theirs.status, ours.status));
+        }
+        for (name, place) in names.iter().zip(&places) {
+            let (one, other) = (fingerprint(&theirs_in.join(name)), fingerprint(&place.join(name)));
+            let only = |a: &[String], b: &[String]| -> Vec<String> {
+                a.iter().filter(|line| !b.contains(line)).cloned().collect()
+            };
+            if one != other {
+                said.push(format!(
+                    "  only theirs {:?}, only ours {:?}",
+                    only(&one, &other),
+                    only(&other, &one)
+                ));
+            }
+            fs::remove_dir_all(theirs_in.join(name)).expect("it can be removed");
+            fs::remove_dir_all(place.join(name)).expect("it can be removed");
+        }
+        if said.is_empty() {
+            return None;
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        said.push(format!("  theirs: {}\n  ours:   {}", text(&theirs.stderr), text(&ours.stderr)));
+        Some(said.join("\n"))
+    }
+}
+
+/// Runs all cases. What differs must be listed, and what is listed must differ.
+#[track_caller]
+fn compare(cases: &[(Case, Trees)], deliberate: &Deliberate) {
+    let cluster = Cluster::start(2);
+    let (local, mount) = (cluster.scratch("local"), cluster.mount());
+    sh_in(&local, &format!("mkdir tree theirs ours; cd tree; {MAKE_TREE}"));
+    let bench = Bench { cluster: &cluster, local, mounted: mount.path().to_owned() };
+    let (next, differing) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..JOBS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((case, trees)) = cases.get(number) else { return };
+                    if let Some(said) = bench.run(number, case, *trees) {
+                        differing.lock().expect("no panic").push((number, said));
+                    }
+                }
+            });
+        }
+    });
+    let mut differing = differing.into_inner().expect("no panic");
+    differing.sort();
+    let line = |number: usize| format!("{} ({:?})", cases[number].0.ours.join(" "), cases[number].1);
+    let is_listed = |number: usize| deliberate.iter().any(|(listed, _)| line(number).starts_with(listed));
+    let wrong: Vec<String> = differing
+        .iter()
+        .filter(|(number, _)| !is_listed(*number))
+        .map(|(number, said)| format!("{}\n{said}", line(*number)))
+        .collect();
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    for (listed, reason) in deliberate {
+        let differs = differing.iter().any(|(number, _)| line(*number).starts_with(listed));
+        assert!(differs, "no difference any more: {listed} ({reason})");
+    }
+}
+
+/// Existing and missing names of every kind, with slashes and dots at the end.
+const SOURCES: [&str; 14] =
+    ["f", "f/", "d", "d/.", "d/..", "lf", "ld", "ld/", "ld/.", "dang", "none", ".", "hf", "d/sub/../x"];
+const TARGETS: [&str; 13] =
+    ["f", "g/", "e/", "e/.", "full", "lf", "ld/", "dang", "new", "new/", "d/new", "none/new", "ld/../new"];
+
+fn pairs(tool: &str, options: &[&str]) -> Vec<Case> {
+    let all = SOURCES.iter().flat_map(|from| TARGETS.iter().map(move |to| (from, to)));
+    let with = |(from, to): (&&str, &&str)| {
+        let (from, to) = (format!("@{from}"), format!("%{to}"));
+        Case::new(tool, &[options, &[from.as_str(), to.as_str()]].concat())
+    };
+    all.map(with).collect()
+}
+
+/// Several sources.
+const SEVERAL: [&[&str]; 8] = [
+    &["f", "g", "e"],
+    &["f", "g", "e/"],
+    &["f", "g", "new"],
+    &["f", "g", "new/"],
+    &["f", "d", "e"],
+    &["f", "none", "g", "e"],
+    &["f", "g", "lf"],
+    &["f", "d/x", "ld"],
+];
+
+fn several(tool: &str, options: &[&str]) -> Vec<Case> {
+    let with = |places: &&[&str]| {
+        let (last, first) = places.split_last().expect("two at least");
+        let mut words: Vec<String> = first.iter().map(|path| format!("@{path}")).collect();
+        words.push(format!("%{last}"));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Case::new(tool, &[options, &words].concat())
+    };
+    SEVERAL.iter().map(with).collect()
+}
+
+const INTO_ITSELF: &str = "cp copies a part of a directory into itself before it refuses; weft refuses first";
+const SELF_COPIES: &Deliberate = &[
+    ("cp -r @d %ld/ ", INTO_ITSELF),
+    ("cp -r @d %d/new ", INTO_ITSELF),
+    ("cp -r @d/. %d/new ", INTO_ITSELF),
+    ("cp -r @d/.. %", INTO_ITSELF),
+    ("cp -r @ld/ %ld/ ", INTO_ITSELF),
+    ("cp -r @ld/ %d/new ", INTO_ITSELF),
+    ("cp -r @ld/. %d/new ", INTO_ITSELF),
+    ("cp -r @. %", INTO_ITSELF),
+];
+
+const THROUGH_LINK: &str = "rm empties the directory behind the link, then says that it cannot remove it";
+const REMOVALS: &Deliberate = &[("rm -r @ld/ ", THROUGH_LINK), ("rm -rf @ld/ ", THROUGH_LINK)];
+
+const NEW_FOR_NOTHING: &str = "rsync makes the target's directory though the source cannot be read";
+const EMPTY_IN_THE_WAY: &str =
+    "rsync removes an empty directory for a file; weft removes directories with --delete only";
+const LINK_TO_NOTHING: &str =
+    "rsync replaces a target that is a dangling link, if the source is empty; weft never does";
+const SYNCS: &Deliberate = &[
+    ("sync @f/ %new/ ", NEW_FOR_NOTHING),
+    ("sync --delete @f/ %new/ ", NEW_FOR_NOTHING),
+    ("sync --checksum @f/ %new/ ", NEW_FOR_NOTHING),
+    ("sync @none %new/ ", NEW_FOR_NOTHING),
+    ("sync --delete @none %new/ ", NEW_FOR_NOTHING),
+    ("sync --checksum @none %new/ ", NEW_FOR_NOTHING),
+    ("sync @d %full ", EMPTY_IN_THE_WAY),
+    ("sync --checksum @d %full ", EMPTY_IN_THE_WAY),
+    ("sync @d/ %full ", EMPTY_IN_THE_WAY),
+    ("sync --checksum @d/ %full ", EMPTY_IN_THE_WAY),
+    ("sync @ld %full ", EMPTY_IN_THE_WAY),
+    ("sync --checksum @ld %full ", EMPTY_IN_THE_WAY),
+    ("sync @e %dang ", LINK_TO_NOTHING),
+    ("sync --delete @e %dang ", LINK_TO_NOTHING),
+    ("sync --checksum @e %dang ", LINK_TO_NOTHING),
+];
+
+fn in_trees(cases: Vec<Case>, trees: Trees) -> impl Iterator<Item = (Case, Trees)> {
+    cases.into_iter().map(move |case| (case, trees))
+}
+
+#[test]
+fn cp_within_weft() {
+    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
+    compare(&in_trees(cases.concat(), Trees::One).collect::<Vec<_>>(), SELF_COPIES);
+}
+
+#[test]
+fn cp_into_weft() {
+    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
+    compare(&in_trees(cases.concat(), Trees::Into).collect::<Vec<_>>(), &[]);
+}
+
+#[test]
+fn cp_out_of_weft() {
+    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
+    compare(&in_trees(cases.concat(), Trees::OutOf).collect::<Vec<_>>(), &[]);
+}
+
+#[test]
+fn mv() {
+    let cases = [pairs("mv", &[]), several("mv", &[])];
+    compare(&in_trees(cases.concat(), Trees::One).collect::<Vec<_>>(), &[]);
+}
+
+#[test]
+fn rm_and_mkdir() {
+    let mut cases = Vec::new();
+    for path in SOURCES.iter().chain(&TARGETS).chain(&["..", "./", "d/./", "d/../", "none/..", "e/../d/."]) {
+        let path = format!("@{path}");
+        for options in [&[][..], &["-r"], &["-f"], &["-rf"]] {
+            cases.push(Case::new("rm", &[options, &[path.as_str()]].concat()));
+        }
+        for options in [&[][..], &["-p"]] {
+            cases.push(Case::new("mkdir", &[options, &[path.as_str()]].concat()));
+        }
+    }
+    compare(&in_trees(cases, Trees::One).collect::<Vec<_>>(), REMOVALS);
+}
+
+/// `weft sync A B` is `rsync A/ B` where A is a directory.
+#[test]
+fn sync() {
+    let mut cases = Vec::new();
+    let sources =
+        [("f", "f"), ("f/", "f/"), ("none", "none/"), ("d", "d/"), ("d/", "d/"), ("ld", "ld/"), ("e", "e/")];
+    for (source, theirs) in sources {
+        for target in TARGETS.iter().chain(&["full/x", "full/f"]) {
+            for options in [&[][..], &["--delete"], &["--checksum"]] {
+                let (from, to) = (format!("@{source}"), format!("%{target}"));
+                let their_from = format!("@{theirs}");
+                let theirs = [&["-rlpt"][..], options, &[&their_from, &to]].concat();
+                cases.push(Case::with(
+                    "rsync",
+                    &theirs,
+                    "sync",
+                    &[options, &[from.as_str(), to.as_str()]].concat(),
+                ));
+            }
+        }
+    }
+    let both = in_trees(cases.clone(), Trees::Into).chain(in_trees(cases, Trees::OutOf));
+    compare(&both.collect::<Vec<_>>(), SYNCS);
+}
