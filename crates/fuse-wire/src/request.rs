@@ -80,6 +80,8 @@ pub struct WriteManner {
     pub clear_set_id: bool,
     /// It writes back pages that a program changed through a mapping; the kernel keeps them until it is done.
     pub written_back: bool,
+    /// Flags of the open file as they are now: `fcntl` changes some after the open.
+    pub flags: i32,
 }
 
 /// The header of a request: the caller, the operation and the inode.
@@ -265,6 +267,7 @@ pub enum Request<'a> {
         handle: u64,
         offset: u64,
         bytes: u32,
+        flags: i32,
     },
     Write {
         handle: u64,
@@ -469,17 +472,19 @@ impl<'a> Request<'a> {
                 mode: args.u32("the mode")?,
                 umask: args.u32("the umask")?,
             },
-            READ => Request::Read {
-                handle: args.u64("the open file")?,
-                offset: args.u64("the offset")?,
-                bytes: args.u32("the size")?,
-            },
+            READ => {
+                let (handle, offset) = (args.u64("the open file")?, args.u64("the offset")?);
+                let (bytes, _read_flags) = (args.u32("the size")?, args.u32("the kind of read")?);
+                let (_lock_owner, flags) = (args.u64("the owner")?, args.u32("the flags")? as i32);
+                Request::Read { handle, offset, bytes, flags }
+            }
             WRITE => {
                 let (handle, offset) = (args.u64("the open file")?, args.u64("the offset")?);
-                let (bytes, flags) = (args.u32("the size")?, args.u32("the flags")?);
+                let (bytes, kind) = (args.u32("the size")?, args.u32("the kind of write")?);
+                let (_lock_owner, flags) = (args.u64("the owner")?, args.u32("the flags")? as i32);
                 let data = data.data(bytes as usize, "the data")?;
-                let clear_set_id = flags & WRITE_KILL_SUIDGID != 0;
-                let manner = WriteManner { clear_set_id, written_back: flags & WRITE_CACHE != 0 };
+                let clear_set_id = kind & WRITE_KILL_SUIDGID != 0;
+                let manner = WriteManner { clear_set_id, written_back: kind & WRITE_CACHE != 0, flags };
                 Request::Write { handle, offset, data, manner }
             }
             FLUSH => {

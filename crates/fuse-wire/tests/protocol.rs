@@ -105,17 +105,17 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
         ),
         (
             15,
-            bytes(&[D(1), D(2), W(3), W(0), D(0), W(0), W(0)]),
-            Request::Read { handle: 1, offset: 2, bytes: 3 },
+            bytes(&[D(1), D(2), W(3), W(0), D(0), W(0o42000), W(0)]),
+            Request::Read { handle: 1, offset: 2, bytes: 3, flags: 0o42000 },
         ),
         (
             16,
-            bytes(&[D(1), D(2), W(4), W(4), D(0), W(0), W(0), B(b"data")]),
+            bytes(&[D(1), D(2), W(4), W(4), D(0), W(0o2001), W(0), B(b"data")]),
             Request::Write {
                 handle: 1,
                 offset: 2,
                 data: b"data",
-                manner: WriteManner { clear_set_id: true, written_back: false },
+                manner: WriteManner { clear_set_id: true, written_back: false, flags: 0o2001 },
             },
         ),
         (17, vec![], Request::StatFs),
@@ -345,7 +345,7 @@ fn an_entry_of_a_ring_carries_a_request_there_and_a_reply_back() {
     let arrived = Arrived::decode(&headers).unwrap();
     assert_eq!((arrived.header, arrived.commit, arrived.payload_bytes), (header(15, 48), 77, 8));
     let request = Request::decode(&arrived.header, arrived.arguments, &[]).unwrap();
-    assert_eq!(request, Request::Read { handle: 1, offset: 2, bytes: 3 });
+    assert_eq!(request, Request::Read { handle: 1, offset: 2, bytes: 3, flags: 0 });
 
     put_reply(&mut headers, &ReplyHeader { unique: 6, errno: 0, body_bytes: 3 });
     assert_eq!(headers[..16], bytes(&[W(19), W(0), D(6)]));

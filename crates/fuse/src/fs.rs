@@ -47,7 +47,7 @@ use crate::set_id::SetIdBits;
 use crate::unchanged::LastReplies;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File};
@@ -75,7 +75,10 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) lockers: Lockers,
     ino: u64,
-    append: bool,
+    /// Opened with `O_APPEND`, and not yet known to be a file that may be written elsewhere than at its end.
+    only_appends: AtomicBool,
+    /// The kernel does not cache what is read and written.
+    direct_io: bool,
     writable: bool,
     /// Where the page cache is left out and reading ahead is allowed.
     ahead: Option<ReadAhead>,

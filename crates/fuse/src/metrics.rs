@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     requests: RwLock<HashMap<&'static str, Arc<Requests>>>,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+    panics: AtomicU64,
 }
 
 impl Metrics {
@@ -30,6 +31,7 @@ impl Metrics {
             requests: RwLock::default(),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
         }
     }
 
@@ -53,6 +55,21 @@ impl Metrics {
     /// Bytes came from the kernel.
     pub(crate) fn written(&self, bytes: usize) {
         self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Serving a request panicked.
+    pub(crate) fn panicked(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn errors(&self, name: &str) -> u64 {
+        self.requests.read().expect("nobody panics with it")[name].errors.load(Ordering::Relaxed)
     }
 
     /// The page. `dir` is where it is mounted.
@@ -84,6 +101,9 @@ impl Metrics {
         .count(&[], read);
         page.metric("weft_mount_written_bytes_total", Kind::Counter, "Bytes that programs wrote.")
             .count(&[], written);
+        let help = "Requests that failed with EIO because of a bug of Weft: serving them panicked.";
+        page.metric("weft_mount_panics_total", Kind::Counter, help)
+            .count(&[], self.panics.load(Ordering::Relaxed));
         let dead = client.dead_servers();
         page.metric("weft_mount_dead_servers", Kind::Gauge, "Servers that do not answer.")
             .count(&[], dead.len() as u64);

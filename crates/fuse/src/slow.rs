@@ -22,6 +22,8 @@ pub(crate) struct Served {
     replied_ms: Cell<Option<u64>>,
     errno: Cell<i32>,
     replied_bytes: Cell<usize>,
+    /// It needs no reply, or another thread gives it.
+    handed_on: Cell<bool>,
 }
 
 impl Served {
@@ -33,6 +35,7 @@ impl Served {
             replied_ms: Cell::new(None),
             errno: Cell::new(0),
             replied_bytes: Cell::new(0),
+            handed_on: Cell::new(false),
         }
     }
 
@@ -45,6 +48,16 @@ impl Served {
         self.replied_ms.set(Some(coarse_ms()));
         self.errno.set(errno);
         self.replied_bytes.set(bytes);
+    }
+
+    /// Whether this thread has replied, or does not have to.
+    pub(crate) fn is_in_good_hands(&self) -> bool {
+        self.replied_ms.get().is_some() || self.handed_on.get()
+    }
+
+    /// Notes an error that the kernel is about to get, because the serving ended without a reply.
+    pub(crate) fn failed(&self, errno: i32) {
+        self.replied(errno, 0);
     }
 
     /// Counts it, if it is over.
@@ -122,10 +135,12 @@ impl<A: Answer> Answer for Noted<'_, A> {
     }
 
     fn none(self) {
+        self.served.handed_on.set(true);
         self.answer.none();
     }
 
     fn later(self) -> Later {
+        self.served.handed_on.set(true);
         self.answer.later()
     }
 }

@@ -3,6 +3,8 @@
 use crate::sys::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The superuser, in no group but its own.
+pub const ROOT: User = User { uid: 0, gid: 0, groups: &[] };
 /// Owner of most files of cases about permissions.
 pub const ALICE: User = User { uid: 7001, gid: 7001, groups: &[] };
 /// Has nothing to do with Alice.

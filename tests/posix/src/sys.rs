@@ -217,6 +217,11 @@ pub fn fcntl(fd: &OwnedFd, command: c_int, argument: c_int) -> Outcome<i64> {
     done(call!(libc::fcntl(fd.as_raw_fd(), command, argument)))
 }
 
+/// Sets or clears `O_NONBLOCK` by `FIONBIO`.
+pub fn set_nonblocking(fd: &OwnedFd, on: c_int) -> Outcome {
+    none(call!(libc::ioctl(fd.as_raw_fd(), libc::FIONBIO, &raw const on)))
+}
+
 pub fn dup(fd: &OwnedFd) -> Outcome<OwnedFd> {
     descriptor(call!(libc::dup(fd.as_raw_fd())))
 }

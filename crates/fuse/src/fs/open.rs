@@ -11,7 +11,7 @@ use crate::refills::Refills;
 use crate::set_id::SetIdBits;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weft_client::{At, Client, File, OpenOptions, SetAttr};
 use weft_fuse_wire::WriteManner;
@@ -45,11 +45,15 @@ impl WeftFs {
             Some(parent) => making.made(&asked, parent),
             None => making.followed.set(!file.created()),
         }
-        let opened = match file.created() {
+        let created = file.created();
+        let opened = match created {
             true => self.add_created(file, flags, &asked),
             false => self.add_file(file, flags, None, &asked),
         };
-        self.truncated_at_open(who, &opened, flags)?;
+        // A new file keeps the set-id bits that it was made with, although `creat` says to truncate.
+        if !created {
+            self.truncated_at_open(who, &opened, flags)?;
+        }
         Ok((self.tell_entry(&asked, parent, attr), opened))
     }
 
@@ -109,11 +113,18 @@ impl WeftFs {
         }
         let streamed = self.is_streamed(&attr, flags);
         let ahead = streamed.then(ReadAhead::default);
+        // Pages that a write leaves in the cache are dropped at the next open, as the file's time has changed: who only writes
+        // is quicker without them. And the kernel would compute the position of an appending write from a size that
+        // may be old; without the page cache the server's position is the only one.
+        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
+        let direct_io =
+            self.behaviour.cache == CacheMode::Never || streamed || write_only || (append && writable);
         let open = Arc::new(OpenFile {
             ino: attr.ino,
             lockers: Lockers::default(),
             file,
-            append,
+            only_appends: AtomicBool::new(append),
+            direct_io,
             writable,
             ahead,
             set_id: SetIdBits::default(),
@@ -129,12 +140,6 @@ impl WeftFs {
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.files.lock(&handle).insert(handle, open);
         let keep_cache = self.pages_still_good(&attr) && flags & libc::O_TRUNC == 0;
-        // Pages that a write leaves in the cache are dropped at the next open, as the file's time has changed: who only writes
-        // is quicker without them. And the kernel would compute the position of an appending write from a size that
-        // may be old; without the page cache the server's position is the only one.
-        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
-        let direct_io =
-            self.behaviour.cache == CacheMode::Never || streamed || write_only || (append && writable);
         Opened { handle, direct_io, keep_cache }
     }
 
@@ -191,12 +196,23 @@ impl WeftFs {
     }
 
     /// Reads up to `bytes`, and answers with them.
-    pub(crate) fn read(&self, who: Process, handle: u64, offset: u64, bytes: usize, answer: impl Answer) {
+    pub(crate) fn read(
+        &self,
+        who: Process,
+        handle: u64,
+        flags: i32,
+        offset: u64,
+        bytes: usize,
+        answer: impl Answer,
+    ) {
         let open = match self.file(handle) {
             Ok(open) => open,
             Err(errno) => return answer.send(Err(errno)),
         };
-        if open.ahead.is_none() {
+        // The program may have turned it on after the open.
+        let direct = flags & libc::O_DIRECT != 0;
+        let ahead = open.ahead.as_ref().filter(|_| !direct);
+        if ahead.is_none() {
             let bytes = offset..offset.saturating_add(bytes as u64);
             self.refills(open.ino, |refills| refills.reading(who.pid, &bytes));
         }
@@ -206,9 +222,9 @@ impl WeftFs {
             epochs: &self.epochs,
             file: &open.file,
             valid: self.behaviour.attr_timeout.min(READ_AHEAD_VALID),
-            told_bytes: self.told_bytes(&open),
+            told_bytes: if direct { None } else { self.told_bytes(&open) },
         };
-        match &open.ahead {
+        match ahead {
             Some(ahead) => ahead.read(&reader, offset, bytes, answer),
             None => reader.read(offset, bytes, answer),
         }
@@ -224,6 +240,9 @@ impl WeftFs {
         manner: WriteManner,
     ) -> Outcome<usize> {
         let open = self.file(handle)?;
+        if manner.flags & libc::O_APPEND == 0 && !manner.written_back {
+            self.check_place_is_free(&open)?;
+        }
         if manner.clear_set_id {
             self.clear_set_id(who, &open)?;
         }
@@ -234,11 +253,15 @@ impl WeftFs {
             self.check_locks_of_writers(open.ino)?;
         }
         // Pages of a mapping have their place, whichever open file the kernel sends them by.
-        let written = match open.append && !manner.written_back {
+        let appends = manner.flags & libc::O_APPEND != 0 && !manner.written_back;
+        let written = match appends {
             true => open.file.append(data),
             false => open.file.write_at(data, offset).map(|_| offset),
         };
         self.changed(open.ino);
+        if appends && !open.direct_io {
+            self.forget_misplaced(open.ino, offset, data.len(), written.as_ref().ok());
+        }
         if !manner.written_back {
             if written.is_ok() {
                 self.coherence.written_to(open.ino, offset + data.len() as u64);
@@ -255,6 +278,27 @@ impl WeftFs {
     fn check_locks_of_writers(&self, ino: u64) -> Outcome<()> {
         let writers = self.writers.lock(&ino).get(&ino).map(|writers| writers.open.clone());
         Ok(writers.into_iter().flatten().try_for_each(|open| open.file.check_locks())?)
+    }
+
+    /// The kernel lets a program clear `O_APPEND` of an open file that may only be appended to (chattr +a).
+    fn check_place_is_free(&self, open: &OpenFile) -> Outcome<()> {
+        if !open.only_appends.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.callers.root().flags(open.ino)? & FS_APPEND_FL != 0 {
+            return Err(Errno(libc::EPERM));
+        }
+        open.only_appends.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The kernel cached an appended write at `offset`, where it took the end of the file to be. The servers put it elsewhere.
+    fn forget_misplaced(&self, ino: u64, offset: u64, bytes: usize, written: Option<&u64>) {
+        match written {
+            Some(&at) if at == offset => {}
+            Some(&at) => self.coherence.refilled(ino, offset.min(at)..offset.max(at) + bytes as u64),
+            None => self.coherence.refilled(ino, offset..offset + bytes as u64),
+        }
     }
 
     fn refills<T>(&self, ino: u64, note: impl FnOnce(&mut Refills) -> T) -> Option<T> {
@@ -386,6 +430,9 @@ impl WeftFs {
 
 /// The kernel opens the file to execute it (`__FMODE_EXEC`), which takes no permission to read.
 const EXECUTES: i32 = 0x20;
+
+/// A file that may only be appended to, as linux/fs.h has it.
+const FS_APPEND_FL: u32 = 0x20;
 
 fn open_options(flags: i32) -> OpenOptions {
     let access = flags & libc::O_ACCMODE;

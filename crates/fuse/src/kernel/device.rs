@@ -10,6 +10,7 @@
 use super::answer::{Answer, Later};
 use super::dispatch::Dispatcher;
 use super::memory::{Memory, REQUEST_BYTES_MAX};
+use super::panics::Ended;
 use crate::attach::open_device;
 use crate::outcome::Outcome;
 use std::fs::File;
@@ -73,6 +74,13 @@ impl Device {
         let _ = (&*self.0).write_vectored(&[IoSlice::new(&header.encode()), IoSlice::new(body)]);
     }
 
+    /// Answers for a request whose serving panicked.
+    fn finish(&self, unique: u64, ended: Ended) {
+        if ended == Ended::Unanswered {
+            self.reply(unique, Err(libc::EIO), &[]);
+        }
+    }
+
     /// Serves requests until the connection ends, or `goes_on` says no after one. What the kernel forgets may gather for so long after it
     /// has told of some.
     pub(super) fn serve(
@@ -89,7 +97,8 @@ impl Device {
             let Ok(header) = Header::decode(&request[..bytes]) else { continue };
             let (arguments, data) = split(header.opcode, &request[Header::BYTES..bytes]);
             let answer = DeviceAnswer { device: self, unique: header.unique, memory: &mut reply };
-            dispatcher.serve(&header, Request::decode(&header, arguments, data), answer);
+            let request = Request::decode(&header, arguments, data);
+            self.finish(header.unique, dispatcher.serve(&header, request, answer));
             if !goes_on() {
                 return Ok(());
             }
@@ -130,5 +139,71 @@ impl Answer for DeviceAnswer<'_> {
     fn later(self) -> Later {
         let (device, unique) = (self.device.clone(), self.unique);
         Later::new(move |outcome| device.reply(unique, outcome.map_err(|errno| errno.0), &[]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::panics::guarded;
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::outcome::Errno;
+    use crate::slow::Served;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    /// A device, and the kernel's end of it.
+    fn device() -> (Device, File) {
+        let mut ends = [0; 2];
+        // SAFETY: two numbers are written, of descriptors that belong to nobody else.
+        let ends = unsafe {
+            let made = libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr());
+            assert_eq!(made, 0);
+            ends.map(|end| File::from(OwnedFd::from_raw_fd(end)))
+        };
+        let [ours, kernel] = ends;
+        (Device::new(Arc::new(ours)), kernel)
+    }
+
+    fn replies(kernel: &File) -> Vec<(u64, i32)> {
+        let mut replies = Vec::new();
+        let mut reply = [0; 64];
+        while let Ok(bytes) = (&*kernel).read(&mut reply)
+            && bytes > 0
+        {
+            let errno = i32::from_ne_bytes(reply[4..8].try_into().expect("four bytes"));
+            replies.push((u64::from_ne_bytes(reply[8..16].try_into().expect("eight bytes")), -errno));
+        }
+        replies
+    }
+
+    type Serve = fn(crate::slow::Noted<'_, DeviceAnswer<'_>>);
+
+    #[test]
+    fn a_request_whose_serving_panics_is_answered_with_eio_and_the_next_one_is_served() {
+        let (device, kernel) = device();
+        let metrics = Metrics::new();
+        let cases: [(u64, Serve); 5] = [
+            (1, |_| panic!("injected")),
+            (2, |answer| answer.done(Ok(()))),
+            (3, |answer| {
+                answer.done(Err(Errno(libc::ENOENT)));
+                panic!("injected after the reply");
+            }),
+            (4, |answer| {
+                let _dropped = answer.later();
+                panic!("injected while another thread was to reply");
+            }),
+            (5, |answer| answer.done(Ok(()))),
+        ];
+        for (unique, serve) in cases {
+            let (served, mut memory) = (Served::begin(true), vec![0; BODY_AT + 100]);
+            let answer = DeviceAnswer { device: &device, unique, memory: &mut memory };
+            device.finish(unique, guarded("read", &served, Some(&metrics), answer, serve));
+            served.count(&metrics, "read");
+        }
+        drop(device);
+        let expected = [(1, libc::EIO), (2, 0), (3, libc::ENOENT), (4, libc::EIO), (5, 0)];
+        assert_eq!(replies(&kernel), expected);
+        assert_eq!((metrics.panics(), metrics.errors("read")), (3, 2));
     }
 }

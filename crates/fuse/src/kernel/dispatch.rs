@@ -1,6 +1,7 @@
 //! Each request of the kernel to the operation of [`WeftFs`] that it is, and what that says back.
 
 use super::answer::Answer;
+use super::panics::{Ended, guarded};
 use crate::directory::DirItem;
 use crate::ending;
 use crate::fs::WeftFs;
@@ -90,23 +91,27 @@ impl Dispatcher {
         header: &Header,
         request: Result<Request<'_>, Malformed>,
         answer: impl Answer,
-    ) {
+    ) -> Ended {
         let request = match request {
             Ok(request) => request,
             Err(malformed) => {
                 tracing::warn!("{malformed}");
-                return answer.done(Err(Errno(libc::EINVAL)));
+                answer.done(Err(Errno(libc::EINVAL)));
+                return Ended::Well;
             }
         };
         let operation = self.fs.client().operation();
         let (served, name) = (Served::begin(self.metrics.is_some()), request.name());
         let written_bytes = if let Request::Write { data, .. } = &request { data.len() } else { 0 };
-        self.serve_well_formed(header, request, served.answer(answer));
+        let ended = guarded(name, &served, self.metrics.as_deref(), answer, |answer| {
+            self.serve_well_formed(header, request, answer);
+        });
         if let Some(metrics) = &self.metrics {
             served.count(metrics, name);
             metrics.written(written_bytes);
         }
         served.end(self.fs.client(), header, name, self.slow_ms, operation.trace());
+        ended
     }
 
     fn serve_well_formed(&self, header: &Header, request: Request<'_>, answer: impl Answer) {
@@ -157,7 +162,9 @@ impl Dispatcher {
             Request::CreateUnnamed { flags, mode, umask } => {
                 answer.reply(fs.create_unnamed(who, node, with_umask(mode, umask), flags), put_created);
             }
-            Request::Read { handle, offset, bytes } => fs.read(who, handle, offset, bytes as usize, answer),
+            Request::Read { handle, offset, bytes, flags } => {
+                fs.read(who, handle, flags, offset, bytes as usize, answer);
+            }
             Request::Write { handle, offset, data, manner } => {
                 answer.reply(fs.write(who, handle, offset, data, manner), put_count);
             }

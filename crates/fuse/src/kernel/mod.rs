@@ -21,6 +21,7 @@ mod crew;
 mod device;
 mod dispatch;
 mod memory;
+mod panics;
 mod ring;
 
 pub(crate) use dispatch::Dispatcher;
@@ -32,6 +33,7 @@ use memory::REQUEST_BYTES_MAX;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use weft_fuse_wire::init::{Agreement, Offer, VERSION, VERSION_LEAST, capability};
@@ -125,11 +127,17 @@ impl Connection {
     pub(crate) fn serve(self, dispatcher: Dispatcher) -> io::Result<()> {
         let dispatcher = Arc::new(dispatcher);
         let (ended, ends) = mpsc::channel();
-        let mut threads = 0;
-        let mut start = |name: String, serve: Box<dyn FnOnce() -> io::Result<()> + Send>| {
+        let start = |name: String, serve: Box<dyn FnOnce() -> io::Result<()> + Send>| {
             let ended = ended.clone();
-            threads += 1;
-            std::thread::Builder::new().name(name).spawn(move || ended.send(serve())).map(drop)
+            let serve = move || {
+                let outcome = catch_unwind(AssertUnwindSafe(serve));
+                let panicked = |panic: Box<dyn std::any::Any + Send>| {
+                    let what = panics::text_of(&*panic);
+                    Err(io::Error::other(format!("a serving thread panicked: {what}; mount it again")))
+                };
+                ended.send(outcome.unwrap_or_else(panicked))
+            };
+            std::thread::Builder::new().name(name).spawn(serve).map(drop)
         };
         let crew = Crew::new();
         let (from_device, gathering) = if self.ring { (1, Some(GATHERING)) } else { (self.threads, None) };
@@ -156,12 +164,10 @@ impl Connection {
             }
         }
         drop(ended);
-        // The first that cannot go on ends all; a thread that is gone without a word has panicked.
-        let mut served = 0;
+        // The first that cannot go on ends all.
         while let Ok(outcome) = ends.recv() {
             outcome?;
-            served += 1;
         }
-        if served == threads { Ok(()) } else { Err(io::Error::other("a serving thread panicked")) }
+        Ok(())
     }
 }

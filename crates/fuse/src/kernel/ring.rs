@@ -18,6 +18,7 @@
 use super::answer::{Answer, Later};
 use super::dispatch::{Dispatcher, NUDGE};
 use super::memory::{Memory, REQUEST_BYTES_MAX};
+use super::panics::Ended;
 use crate::outcome::{Errno, Outcome};
 use crate::wake::Wake;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -309,7 +310,10 @@ impl Turn<'_> {
         request: Result<Request<'_>, Malformed>,
         body: &mut [u8],
     ) {
-        dispatcher.serve(&arrived.header, request, RingAnswer { turn: self, body, at_once: false });
+        let answer = RingAnswer { turn: self, body, at_once: false };
+        if dispatcher.serve(&arrived.header, request, answer) == Ended::Unanswered {
+            self.state.set(Replied::Not);
+        }
     }
 }
 

@@ -16,6 +16,9 @@ use crate::umask::note_umask;
 /// Flags that `F_SETFL` changes.
 const FLAGS_SETTABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
 
+/// The flag of a file that may only be appended to, as linux/fs.h has it.
+const APPEND_ONLY: u32 = 0x20;
+
 hooks! {
     fn close = __close(fd: c_int) -> c_int {
         if is_inside() {
@@ -112,7 +115,12 @@ hooks! {
         match request {
             libc::FIOCLEX => Ok(fcntl::real(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize)),
             libc::FIONCLEX => Ok(fcntl::real(fd, libc::F_SETFD, 0)),
-            libc::FIONBIO => Ok(0),
+            libc::FIONBIO => {
+                let on = *(argument as *const c_int) != 0;
+                let flag = if on { libc::O_NONBLOCK } else { 0 };
+                change_flags(&open, libc::O_NONBLOCK, flag);
+                Ok(0)
+            }
             libc::FS_IOC_GETFLAGS => {
                 let flags = open.mount.made()?.client.flags(open.shared().ino)?;
                 *(argument as *mut c_int) = flags as c_int;
@@ -239,15 +247,40 @@ unsafe fn received(message: *mut libc::msghdr) {
     }
 }
 
+/// Sets those flags of an open file that `mask` selects. All its descriptors share them, in other processes too.
+fn change_flags(open: &Use, mask: c_int, flags: c_int) {
+    let change = |before: u32| Some(before & !(mask as u32) | (flags & mask) as u32);
+    let _ = open.shared().flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+}
+
+/// Whether `F_SETFL` may set these flags: `O_APPEND` stays with a file that may only be appended to, and
+/// `O_NOATIME` is for the owner.
+fn check_flags(open: &Use, flags: c_int) -> Outcome<()> {
+    let before = open.flags();
+    let client = || Ok::<_, Errno>(&open.mount.made()?.client);
+    let is_writable = before & libc::O_ACCMODE != libc::O_RDONLY;
+    let stops_appending = before & !flags & libc::O_APPEND != 0 && is_writable;
+    if stops_appending && client()?.flags(open.shared().ino)? & APPEND_ONLY != 0 {
+        return Err(Errno(libc::EPERM));
+    }
+    if flags & !before & libc::O_NOATIME != 0 {
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        if user != 0 && client()?.getattr(open.shared().ino)?.uid != user {
+            return Err(Errno(libc::EPERM));
+        }
+    }
+    Ok(())
+}
+
 /// `fcntl` on an open file of ours.
 unsafe fn control(open: &Use, command: c_int, argument: usize) -> Outcome<c_int> {
     match command {
         libc::F_GETFL => Ok(open.flags()),
         libc::F_SETFL => {
-            let changed = argument as c_int & FLAGS_SETTABLE;
-            let flags = &open.shared().flags;
-            let change = |flags: u32| Some(flags & !(FLAGS_SETTABLE as u32) | changed as u32);
-            let _ = flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+            let flags = argument as c_int & FLAGS_SETTABLE;
+            check_flags(open, flags)?;
+            change_flags(open, FLAGS_SETTABLE, flags);
             Ok(0)
         }
         libc::F_SETLK

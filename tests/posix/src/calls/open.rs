@@ -260,6 +260,16 @@ fn creation(table: &mut Table) {
             assert_eq!(ok(lstat("d/g")).mode, 0o2755);
         },
     );
+    for (caller, user, is_member) in
+        [("root", ROOT, true), ("a member of the group", COLLEAGUE, true), ("another", BOB, false)]
+    {
+        for dir_mode in [0o777, 0o2777] {
+            table.case(
+                format!("set-group-id of what {caller} makes in a directory of mode {dir_mode:o}"),
+                move || made_with_set_group_id(user, is_member, dir_mode),
+            );
+        }
+    }
     table.case("the name may have any bytes but a slash and zero", || {
         for name in [&b"\xff\xfe"[..], b"a b", b"\n", b"-", b"...", b"\xc3\xbc", b"*", b"\\"] {
             ok(open_mode(name, O_CREAT | O_EXCL | O_WRONLY, 0o644));
@@ -267,6 +277,38 @@ fn creation(table: &mut Table) {
         }
         assert_eq!(ok(list(".")).len(), 8);
     });
+}
+
+/// Every way to make a file, with modes that differ in set-group-id and the group's execution. Linux takes the bit from a
+/// file that the group may execute, if it gets its group from the directory and its maker is not in that group.
+fn made_with_set_group_id(user: User, is_member: bool, dir_mode: u32) {
+    const SET_GROUP: u32 = 0o2000;
+    dir("d");
+    ok(lchown("d", ALICE.uid, ALICE.gid));
+    ok(chmod("d", dir_mode));
+    let inherits = dir_mode & SET_GROUP != 0;
+    for mode in [0o644, 0o755, 0o2644, 0o2755, 0o2710, 0o2777, 0o6755, 0o6644] {
+        let stripped = inherits && !is_member && mode & (SET_GROUP | 0o010) == SET_GROUP | 0o010;
+        let expected = mode & if stripped { !SET_GROUP } else { !0 };
+        as_user(user, || {
+            drop(ok(open_mode("d/opened", O_CREAT | O_WRONLY, mode)));
+            drop(ok(creat("d/created", mode)));
+            ok(mknod("d/node", libc::S_IFREG | mode, 0));
+            ok(mknod("d/fifo", libc::S_IFIFO | mode, 0));
+        });
+        for name in ["opened", "created", "node", "fifo"] {
+            let path = format!("d/{name}");
+            let made = ok(lstat(&path));
+            let group = if inherits { ALICE.gid } else { user.gid };
+            assert_eq!((made.mode, made.gid), (expected, group), "{name} with {mode:o}");
+            ok(unlink(&path));
+        }
+        as_user(user, || ok(mkdir("d/below", mode)));
+        let made = ok(lstat("d/below"));
+        let passed_on = if inherits { SET_GROUP } else { 0 };
+        assert_eq!(made.mode, mode & 0o1777 | passed_on, "directory with {mode:o}");
+        ok(rmdir("d/below"));
+    }
 }
 
 fn truncation(table: &mut Table) {
