@@ -27,6 +27,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
 #define FAILS(call, expected) do { errno = 0; CHECK((call) == -1); CHECK(errno == (expected)); } while (0)
@@ -242,6 +243,78 @@ static void memory(void) {
     close(fd), close(only);
 }
 
+/* A part is unmapped, replaced or protected; the rest is still written back, and nothing else. */
+static void parts_of_mappings(void) {
+    enum { PAGE = 4096, PAGES = 6 };
+    char byte, all[PAGES * PAGE];
+    memset(all, 'o', sizeof all);
+    int fd = file("parts", "");
+    CHECK(write(fd, all, sizeof all) == sizeof all);
+    char *map = mmap(NULL, sizeof all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (int page = 0; page < PAGES; page++) map[page * PAGE] = 'a' + page;
+    CHECK(munmap(map + PAGE, PAGE) == 0);
+    CHECK(mmap(map + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == map + 2 * PAGE);
+    map[2 * PAGE] = '!', map[2 * PAGE + 1] = '!';
+    CHECK(mprotect(map + 3 * PAGE, PAGE, PROT_NONE) == 0);
+    map[4 * PAGE + 1] = 'E';
+    CHECK(msync(map + 4 * PAGE, PAGE, MS_SYNC) == 0);
+    CHECK(mprotect(map + 3 * PAGE, PAGE, PROT_READ | PROT_WRITE) == 0 && map[3 * PAGE] == 'd');
+    map[3 * PAGE + 1] = 'D';
+    CHECK(madvise(map + 3 * PAGE, PAGE, MADV_DONTNEED) == 0 && map[3 * PAGE + 1] == 'D');
+    CHECK(munmap(map, sizeof all) == 0);
+    for (int page = 0; page < PAGES; page++) CHECK(pread(fd, &byte, 1, page * PAGE) == 1 && byte == 'a' + page);
+    CHECK(pread(fd, &byte, 1, 2 * PAGE + 1) == 1 && byte == 'o');
+    CHECK(pread(fd, &byte, 1, 3 * PAGE + 1) == 1 && byte == 'D');
+    CHECK(pread(fd, &byte, 1, 4 * PAGE + 1) == 1 && byte == 'E');
+    char *only = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(only != MAP_FAILED && madvise(only, PAGE, MADV_DONTNEED) == 0 && only[0] == 'a' && munmap(only, PAGE) == 0);
+    close(fd);
+}
+
+static void remapped(void) {
+    enum { PAGE = 4096 };
+    char byte, all[4 * PAGE];
+    memset(all, 'o', sizeof all);
+    int fd = file("remapped", "");
+    CHECK(write(fd, all, sizeof all) == sizeof all);
+    char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    map[0] = '1';
+    map = mremap(map, PAGE, 3 * PAGE, MREMAP_MAYMOVE);
+    CHECK(map != MAP_FAILED && map[0] == '1' && map[2 * PAGE] == 'o');
+    map[2 * PAGE] = '2', map[1] = 'm';
+    CHECK(mremap(map, 3 * PAGE, 2 * PAGE, 0) == map);
+    CHECK(pread(fd, &byte, 1, 2 * PAGE) == 1 && byte == '2');
+    char *place = mmap(NULL, 4 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    map[PAGE] = '3';
+    CHECK(mremap(map, 2 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
+    CHECK(place[0] == '1' && place[PAGE] == '3' && place[3 * PAGE] == 'o');
+    place[3 * PAGE] = '4';
+    CHECK(munmap(place, 4 * PAGE) == 0);
+    CHECK(pread(fd, &byte, 1, 1) == 1 && byte == 'm');
+    CHECK(pread(fd, &byte, 1, PAGE) == 1 && byte == '3');
+    CHECK(pread(fd, &byte, 1, 3 * PAGE) == 1 && byte == '4');
+    /* What a copy cannot do is refused, and the mapping stays. */
+    char *copy = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    char *grown = mremap(copy, PAGE, 2 * PAGE, MREMAP_MAYMOVE);
+    CHECK(grown == MAP_FAILED ? copy[0] == '1' : grown[0] == '1' && grown[PAGE] == '3');
+    map = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(remap_file_pages(map, PAGE, 0, 1, 0) == 0 ? map[0] == '3' : map[0] == '1');
+    CHECK(munmap(map, 2 * PAGE) == 0);
+    close(fd);
+}
+
+static void mapped_after_locks(void) {
+    int fd = file("unlocked", "text");
+    for (int round = 0; round < 2; round++) {
+        CHECK(lseek(fd, 0, SEEK_SET) == 0 && (round == 0 || lockf(fd, F_LOCK, 0) == 0) && lockf(fd, F_ULOCK, 0) == 0);
+        char *map = mmap(NULL, 4, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(map != MAP_FAILED && map[0] == 't' && munmap(map, 4) == 0);
+    }
+    close(fd);
+}
+
 static void locks(void) {
     int fd = file("locked", "x");
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
@@ -323,6 +396,35 @@ static void streams(void) {
     CHECK(fd >= 0 && access(name, R_OK) == 0 && close(fd) == 0 && remove(name) == 0 && mkdtemp(dir) == dir && remove(dir) == 0);
 }
 
+/* Files of Weft have no streams of wide characters: they fail there. They never crash, and bytes still pass. */
+static void wide_streams(void) {
+    wchar_t text[16];
+    FILE *stream = fopen("wide", "w+");
+    CHECK(stream && fputs("bytes\nmore\n", stream) >= 0 && fflush(stream) == 0 && fseek(stream, 0, SEEK_SET) == 0);
+    CHECK(fwide(stream, 1) < 0); /* it is one of bytes by now, everywhere */
+#define REFUSED(call, failed) do { errno = 0; CHECK((call) == (failed)); } while (0)
+    if (getenv("WEFT_PREFIX")) {
+        REFUSED(fgetwc(stream), WEOF);
+        REFUSED(getwc(stream), WEOF);
+        REFUSED(fgetwc_unlocked(stream), WEOF);
+        REFUSED(getwc_unlocked(stream), WEOF);
+        REFUSED(fgetws(text, 16, stream), NULL);
+        REFUSED(fgetws_unlocked(text, 16, stream), NULL);
+        REFUSED(ungetwc(L'x', stream), WEOF);
+        REFUSED(fputwc(L'x', stream), WEOF);
+        REFUSED(putwc(L'x', stream), WEOF);
+        REFUSED(fputwc_unlocked(L'x', stream), WEOF);
+        REFUSED(putwc_unlocked(L'x', stream), WEOF);
+        REFUSED(fputws(L"x", stream), -1);
+        REFUSED(fputws_unlocked(L"x", stream), -1);
+        REFUSED(fwprintf(stream, L"%d", 1), -1);
+        int number;
+        REFUSED(fwscanf(stream, L"%d", &number), -1);
+    }
+    char line[16];
+    CHECK(fgets(line, 16, stream) && strcmp(line, "bytes\n") == 0 && fclose(stream) == 0);
+}
+
 static volatile int alarms, handled;
 static int in_handler;
 
@@ -399,9 +501,13 @@ int main(int count, char **arguments) {
     waiting();
     copies();
     memory();
+    parts_of_mappings();
+    remapped();
+    mapped_after_locks();
     locks();
     searching();
     streams();
+    wide_streams();
     threads_and_signals();
     puts("all of it holds");
     return 0;

@@ -18,10 +18,11 @@ unsafe impl Sync for Signals {}
 
 static SIGNALS: Signals = Signals(UnsafeCell::new(MaybeUninit::uninit()));
 /// All locks of this library, in the order in which they are taken.
-static LOCKS: [&(dyn Held + Sync); 9] = [
+static LOCKS: [&(dyn Held + Sync); 10] = [
     &mounts::ADDING,
     &cwd::HERE,
     &map::MAPPINGS,
+    &map::COPIES,
     &spawn_directories::NOTED,
     &libraries::COPIED,
     &lock_sessions::PROCESS,

@@ -111,10 +111,16 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
     }
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     let operation = kind.map_or(Operation::Unlock, |kind| Operation::Lock(kind, waits));
-    open.locked.store(true, Ordering::Release);
+    let is_all = target == LockTarget::Range { first: 0, last: off_t::MAX as u64 };
+    if kind.is_some() {
+        open.locked.store(true, Ordering::Release);
+    }
     match is_of_process {
         true => by_process(open, |file| obey(file, owner(), target, operation))?,
         false => obey_by_open_file(open, target, operation)?,
+    }
+    if kind.is_none() && is_all {
+        open.locked.store(false, Ordering::Release);
     }
     Ok(0)
 }

@@ -10,18 +10,22 @@
 //!
 //! If a file is mapped again, the first mapping is written back before the second copy is made.
 //!
-//! Bytes beyond the end of the file are zeros and are not written. Programs that also lock parts of the file
-//! intend to share that memory with other processes, which a copy cannot do. Their shared mappings fail with
+//! A shared mapping that grows or moves becomes another copy. Mappings are cut where the program unmaps or replaces a part,
+//! or changes its protection.
+//!
+//! Bytes beyond the end of the file are zeros and are not written. Programs that hold locks on parts of the
+//! file intend to share that memory with other processes, which a copy cannot do. Their shared mappings fail with
 //! `ENODEV`.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{off_t, size_t};
 use weft_layout::Regions;
 
 use super::files::read_at;
-use crate::guard::{Errno, Outcome, enter, system, within};
+use crate::guard::{Errno, Outcome, enter, system, warn, within};
 use crate::memory::SpinLock;
 use crate::privileges;
 use crate::real::hooks;
@@ -40,10 +44,14 @@ pub(crate) struct Mapping {
     /// A descriptor's reference, so that the file stays open.
     open: Use,
     generation: u32,
+    /// As the program wants it.
+    protection: c_int,
 }
 
 /// Held over a fork.
 pub(crate) static MAPPINGS: SpinLock<Vec<Mapping>> = SpinLock::new(Vec::new());
+/// Memory that holds the bytes of a file and is not written back. Held over a fork.
+pub(crate) static COPIES: SpinLock<Vec<Range<usize>>> = SpinLock::new(Vec::new());
 
 hooks! {
     fn mmap = mmap64(
@@ -54,11 +62,16 @@ hooks! {
         fd: c_int,
         offset: off_t,
     ) -> *mut c_void {
-        if flags & libc::MAP_ANONYMOUS != 0 {
-            return mmap::real(place, bytes, protection, flags, fd, offset);
-        }
-        match find(fd) {
-            None => mmap::real(place, bytes, protection, flags, fd, offset),
+        let open = if flags & libc::MAP_ANONYMOUS != 0 { None } else { find(fd) };
+        match open {
+            None => {
+                let replaces = flags & libc::MAP_FIXED != 0 && !crate::guard::is_inside() && any();
+                if replaces && let Err(Errno(errno)) = within(|| goes(place as usize, bytes)) {
+                    weft_client::c::set_errno(errno);
+                    return libc::MAP_FAILED;
+                }
+                mmap::real(place, bytes, protection, flags, fd, offset)
+            }
             Some(open) => match within(|| map(open, place, bytes, protection, flags, offset)) {
                 Ok(place) => place as *mut c_void,
                 Err(Errno(errno)) => {
@@ -71,7 +84,7 @@ hooks! {
 
     fn munmap(place: *mut c_void, bytes: size_t) -> c_int {
         if !crate::guard::is_inside() && any() {
-            let written = within(|| write_back(place as usize, bytes, true));
+            let written = within(|| goes(place as usize, bytes));
             let result = munmap::real(place, bytes);
             return if let Err(error) = written { enter(|| Err(error)) } else { result };
         }
@@ -79,15 +92,62 @@ hooks! {
     }
 
     fn msync(place: *mut c_void, bytes: size_t, flags: c_int) -> c_int {
-        if any() && within(|| write_back(place as usize, bytes, false)).is_ok_and(|found| found) {
-            return 0;
+        if !crate::guard::is_inside() && any() {
+            match within(|| write_back(place as usize, bytes)) {
+                Ok(true) => return 0,
+                Ok(false) => {}
+                Err(error) => return enter(|| Err(error)),
+            }
         }
         msync::real(place, bytes, flags)
+    }
+
+    fn mprotect(place: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
+        let looks = !crate::guard::is_inside() && any();
+        if looks && let Err(error) = within(|| protect(place as usize, bytes, protection)) {
+            return enter(|| Err(error));
+        }
+        mprotect::real(place, bytes, protection)
+    }
+
+    fn mremap(place: *mut c_void, bytes: size_t, new_bytes: size_t, flags: c_int, to: *mut c_void) -> *mut c_void {
+        if !crate::guard::is_inside() && any() {
+            let remapped = within(|| Ok(remap(place as usize, bytes, new_bytes, flags, to as usize)));
+            match remapped.unwrap_or_else(|error| Some(Err(error))) {
+                None => {}
+                Some(Ok(start)) => return start as *mut c_void,
+                Some(Err(Errno(errno))) => {
+                    weft_client::c::set_errno(errno);
+                    return libc::MAP_FAILED;
+                }
+            }
+        }
+        mremap::real(place, bytes, new_bytes, flags, to)
+    }
+
+    fn madvise(place: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+        if !crate::guard::is_inside() && any() && is_copy(place as usize, bytes) {
+            match advice {
+                // The bytes would be zeros, and the file's on Linux.
+                libc::MADV_DONTNEED => return 0,
+                libc::MADV_FREE => return enter(|| Err(Errno(libc::EINVAL))),
+                _ => {}
+            }
+        }
+        madvise::real(place, bytes, advice)
+    }
+
+    fn remap_file_pages(place: *mut c_void, bytes: size_t, protection: c_int, page: size_t, flags: c_int) -> c_int {
+        let is_ours = || MAPPINGS.with(|mappings| mappings.iter().any(|mapping| mapping.overlaps(place as usize, bytes)));
+        if !crate::guard::is_inside() && any() && is_ours() {
+            return enter(|| Err(cannot_map("remap_file_pages")));
+        }
+        remap_file_pages::real(place, bytes, protection, page, flags)
     }
 }
 
 fn any() -> bool {
-    MAPPINGS.with(|mappings| !mappings.is_empty())
+    MAPPINGS.with(|mappings| !mappings.is_empty()) || COPIES.with(|copies| !copies.is_empty())
 }
 
 fn anonymous(place: usize, bytes: usize, flags: c_int) -> Outcome<usize> {
@@ -125,22 +185,44 @@ fn map(
         return Err(Errno(libc::ENODEV));
     }
     write_file_back(open.shared().ino)?;
-    // Shared with forked children too.
-    let kind = if written_back { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    if flags & libc::MAP_FIXED != 0 {
+        goes(place as usize, bytes)?;
+    }
     let kept = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT | libc::MAP_NORESERVE);
-    let start = anonymous(place as usize, bytes, kind | kept)?;
+    if written_back {
+        return map_written_back(open, place as usize, bytes, (protection, kept), offset);
+    }
+    let start = anonymous(place as usize, bytes, libc::MAP_PRIVATE | kept)?;
     let fill = || -> Outcome<()> {
-        let memory = Regions::contiguous(start as u64, bytes as u64);
-        read_at(&open, &memory, offset)?;
-        if written_back {
-            let before = anonymous(0, bytes, libc::MAP_PRIVATE)?;
-            // SAFETY: two mappings of this size.
-            unsafe { std::ptr::copy_nonoverlapping(start as *const u8, before as *mut u8, bytes) };
-            let generation = crate::mounts::generation();
-            let open = open.again();
-            MAPPINGS
-                .with(|mappings| mappings.push(Mapping { start, bytes, offset, before, open, generation }));
-        } else if protection != libc::PROT_READ | libc::PROT_WRITE {
+        read_at(&open, &Regions::contiguous(start as u64, bytes as u64), offset)?;
+        if protection != libc::PROT_READ | libc::PROT_WRITE {
+            system(libc::SYS_mprotect, [start, bytes, protection as usize, 0, 0, 0])?;
+        }
+        COPIES.with(|copies| copies.push(start..start + pages_of(bytes)));
+        Ok(())
+    };
+    fill().inspect_err(|_| unmap(start, bytes)).map(|()| start)
+}
+
+/// Maps a range of a file so that changes are written back.
+fn map_written_back(
+    open: Use,
+    place: usize,
+    bytes: usize,
+    (protection, flags): (c_int, c_int),
+    offset: u64,
+) -> Outcome<usize> {
+    // Shared with forked children too.
+    let start = anonymous(place, bytes, libc::MAP_SHARED | flags)?;
+    let fill = || -> Outcome<()> {
+        read_at(&open, &Regions::contiguous(start as u64, bytes as u64), offset)?;
+        let before = anonymous(0, bytes, libc::MAP_PRIVATE)?;
+        // SAFETY: two mappings of this size.
+        unsafe { std::ptr::copy_nonoverlapping(start as *const u8, before as *mut u8, bytes) };
+        let (open, generation) = (open.again(), crate::mounts::generation());
+        let mapping = Mapping { start, bytes, offset, before, open, generation, protection };
+        MAPPINGS.with(|mappings| mappings.push(mapping));
+        if protection != libc::PROT_READ | libc::PROT_WRITE {
             system(libc::SYS_mprotect, [start, bytes, protection as usize, 0, 0, 0])?;
         }
         Ok(())
@@ -148,24 +230,162 @@ fn map(
     fill().inspect_err(|_| unmap(start, bytes)).map(|()| start)
 }
 
-/// Writes back changes in mappings that overlap a range. Returns whether there were any. `end`: they are
-/// being unmapped.
-fn write_back(place: usize, bytes: usize, end: bool) -> Outcome<bool> {
-    let taken =
-        take(|mapping| mapping.start < place.saturating_add(bytes) && place < mapping.start + mapping.bytes);
+/// Writes back changes in mappings that overlap a range. Returns whether there were any.
+fn write_back(place: usize, bytes: usize) -> Outcome<bool> {
+    let taken = take(|mapping| mapping.overlaps(place, bytes));
     let found = !taken.is_empty();
     let mut result = Ok(found);
     for mapping in taken {
         if let Err(error) = mapping.write_back() {
             result = Err(error);
         }
-        let covered = place <= mapping.start
-            && mapping.start + mapping.bytes <= place + bytes.next_multiple_of(PAGE_BYTES);
-        if end && covered {
-            unmap(mapping.before, mapping.bytes);
-        } else {
-            MAPPINGS.with(|mappings| mappings.push(mapping));
+        MAPPINGS.with(|mappings| mappings.push(mapping));
+    }
+    result
+}
+
+/// Has mappings end and begin at the bounds of a range, and writes back those within it. Returns them, off the list.
+fn cut_out(place: usize, bytes: usize) -> (Vec<Mapping>, Outcome<()>) {
+    let end = place.saturating_add(bytes).next_multiple_of(PAGE_BYTES);
+    let (mut within, mut result) = (Vec::new(), Ok(()));
+    for mut mapping in take(|mapping| mapping.overlaps(place, end - place)) {
+        result = result.and(mapping.write_back());
+        if mapping.start < place {
+            let rest = mapping.split(place - mapping.start);
+            MAPPINGS.with(|mappings| mappings.push(std::mem::replace(&mut mapping, rest)));
         }
+        if mapping.start + mapping.bytes > end {
+            let rest = mapping.split(end - mapping.start);
+            MAPPINGS.with(|mappings| mappings.push(rest));
+        }
+        within.push(mapping);
+    }
+    (within, result)
+}
+
+/// The program's memory at a range is about to be something else.
+fn goes(place: usize, bytes: usize) -> Outcome<()> {
+    COPIES.with(|copies| {
+        let end = place.saturating_add(bytes);
+        let (mut at, count) = (0, copies.len());
+        let mut rests = Vec::new();
+        for _ in 0..count {
+            let copy = copies[at].clone();
+            if copy.end <= place || end <= copy.start {
+                at += 1;
+                continue;
+            }
+            copies.swap_remove(at);
+            rests.extend([copy.start..place.min(copy.end), end.max(copy.start)..copy.end]);
+        }
+        copies.extend(rests.into_iter().filter(|rest| !rest.is_empty()));
+    });
+    let (gone, result) = cut_out(place, bytes);
+    gone.iter().for_each(|mapping| unmap(mapping.before, mapping.bytes));
+    result
+}
+
+/// Whether a range has pages of a copy that is not written back.
+fn is_copy(place: usize, bytes: usize) -> bool {
+    let end = place.saturating_add(bytes);
+    COPIES.with(|copies| copies.iter().any(|copy| copy.start < end && place < copy.end))
+}
+
+/// `mremap` of a range with a mapping of Weft. Returns `None` if there is none.
+fn remap(place: usize, bytes: usize, new_bytes: usize, flags: c_int, to: usize) -> Option<Outcome<usize>> {
+    let is_shared =
+        MAPPINGS.with(|mappings| mappings.iter().any(|mapping| mapping.overlaps(place, bytes.max(1))));
+    if !is_shared && !is_copy(place, bytes.max(1)) {
+        if flags & libc::MREMAP_FIXED != 0 {
+            return goes(to, new_bytes).err().map(Err);
+        }
+        return None;
+    }
+    let pages = |bytes: usize| bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES;
+    let (old, new) = (pages(bytes), pages(new_bytes));
+    let moves = flags & libc::MREMAP_FIXED != 0;
+    if new == 0 || !place.is_multiple_of(PAGE_BYTES) || moves && !to.is_multiple_of(PAGE_BYTES) {
+        return Some(Err(Errno(libc::EINVAL)));
+    }
+    if flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0 || old == 0 || !is_shared && new > old {
+        return Some(Err(cannot_map("mremap that grows a private mapping, or leaves the old one")));
+    }
+    Some(match is_shared {
+        true => remap_shared(place, old, new, flags, to),
+        false => remap_copy(place, old, new, flags, to),
+    })
+}
+
+/// Shrinks or moves a copy. The file has nothing to do with it any more.
+fn remap_copy(place: usize, old: usize, new: usize, flags: c_int, to: usize) -> Outcome<usize> {
+    if flags & libc::MREMAP_FIXED != 0 {
+        goes(to, new)?;
+    }
+    let moved = system(libc::SYS_mremap, [place, old, new, flags as usize, to, 0])?;
+    goes(place, old)?;
+    COPIES.with(|copies| copies.push(moved..moved + new));
+    Ok(moved)
+}
+
+fn remap_shared(place: usize, old: usize, new: usize, flags: c_int, to: usize) -> Outcome<usize> {
+    let moves = flags & libc::MREMAP_FIXED != 0;
+    if moves && to < place + old && place < to + new {
+        return Err(Errno(libc::EINVAL));
+    }
+    if new <= old && !moves {
+        goes(place + new, old - new)?;
+        unmap_if_any(place + new, old - new);
+        return Ok(place);
+    }
+    if !moves && flags & libc::MREMAP_MAYMOVE == 0 {
+        return Err(Errno(libc::ENOMEM));
+    }
+    let whole = take(|mapping| mapping.start == place && pages_of(mapping.bytes) >= old).pop();
+    let Some(mapping) = whole else { return Err(cannot_map("mremap of several mappings at once")) };
+    // Anonymous memory cannot grow where it is shared: another one takes its place, with more of the file.
+    let remapped = mapping.write_back().and_then(|()| {
+        let (open, offset, protection) = (mapping.open.again(), mapping.offset, mapping.protection);
+        let fixed = if moves { libc::MAP_FIXED } else { 0 };
+        if moves {
+            goes(to, new)?;
+        }
+        map_written_back(open, if moves { to } else { 0 }, new, (protection, fixed), offset)
+    });
+    MAPPINGS.with(|mappings| mappings.push(mapping));
+    let start = remapped?;
+    goes(place, old)?;
+    unmap(place, old);
+    Ok(start)
+}
+
+fn pages_of(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE_BYTES)
+}
+
+fn unmap_if_any(place: usize, bytes: usize) {
+    if bytes > 0 {
+        unmap(place, bytes);
+    }
+}
+
+static HAS_TOLD: AtomicBool = AtomicBool::new(false);
+
+/// The error for what a copy cannot do. Said on standard error, once.
+fn cannot_map(what: &str) -> Errno {
+    if !HAS_TOLD.swap(true, Ordering::Relaxed) {
+        warn(&format!(
+            "{what} is not supported under weft run, where a mapping of a file in Weft is a copy; use a mount"
+        ));
+    }
+    Errno(libc::EINVAL)
+}
+
+/// Notes that a part of the mappings has another protection. Pages without access are not compared.
+fn protect(place: usize, bytes: usize, protection: c_int) -> Outcome<()> {
+    let (within, result) = cut_out(place, bytes);
+    for mut mapping in within {
+        mapping.protection = protection;
+        MAPPINGS.with(|mappings| mappings.push(mapping));
     }
     result
 }
@@ -195,12 +415,34 @@ pub(crate) fn write_file_back(ino: u64) -> Outcome<()> {
 /// Writes back all mappings, at the end of the program.
 pub(crate) fn write_all_back() {
     if any() {
-        let _ = within(|| write_back(0, usize::MAX / 2, false));
+        let _ = within(|| write_back(0, usize::MAX / 2));
     }
 }
 
 impl Mapping {
+    fn overlaps(&self, place: usize, bytes: usize) -> bool {
+        self.start < place.saturating_add(bytes) && place < self.start + pages_of(self.bytes)
+    }
+
+    /// Keeps the first `bytes`, whole pages; returns the rest.
+    fn split(&mut self, bytes: usize) -> Mapping {
+        let rest = Mapping {
+            start: self.start + bytes,
+            bytes: self.bytes - bytes,
+            offset: self.offset + bytes as u64,
+            before: self.before + bytes,
+            open: self.open.again(),
+            ..*self
+        };
+        self.bytes = bytes;
+        rest
+    }
+
     fn write_back(&self) -> Outcome<()> {
+        if self.protection == libc::PROT_NONE {
+            // It was written back when its protection changed.
+            return Ok(());
+        }
         if self.generation != crate::mounts::generation() {
             // The process that mapped it writes it back. It sees what a child wrote.
             return Ok(());

@@ -28,3 +28,4 @@ pub(crate) mod waiting;
 pub(crate) mod walk_entries;
 pub(crate) mod walking;
 pub(crate) mod whereabouts;
+pub(crate) mod wide_streams;
