@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use weft_client::{Client, OpenOptions, Transport};
 use weft_tests::{Cluster, Served};
 
@@ -85,6 +87,38 @@ fn an_append_goes_behind_what_others_write_anywhere() {
     let mut head = [0; 18];
     log.read_at(&mut head, 0).unwrap();
     assert_eq!(&head, b"firstwifourthfifth");
+}
+
+/// The mount caches this file, so that the kernel takes the end to be where the mount last saw it.
+#[test]
+fn an_append_that_was_turned_on_after_the_open_goes_behind_what_another_mount_wrote() {
+    let cluster = Cluster::start(2);
+    let (one, two) = (cluster.mount(), cluster.mount());
+    fs::write(one.join("log"), "base").unwrap();
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(one.join("log")).unwrap();
+    set_flags(&file, libc::O_APPEND);
+    let mut expected = String::from("base");
+    for round in 0..20 {
+        let other = format!("<{round} of another mount>");
+        let mut log = fs::OpenOptions::new().append(true).open(two.join("log")).unwrap();
+        log.write_all(other.as_bytes()).unwrap();
+        drop(log);
+        let own = format!("<{round} of this mount>");
+        file.write_all(own.as_bytes()).unwrap();
+        expected += &other;
+        expected += &own;
+        for mount in [&one, &two] {
+            assert_eq!(fs::read_to_string(mount.join("log")).unwrap(), expected);
+        }
+    }
+    set_flags(&file, 0);
+    file.write_all_at(b"BASE", 0).unwrap();
+    assert_eq!(fs::read_to_string(two.join("log")).unwrap(), expected.replace("base", "BASE"));
+}
+
+fn set_flags(file: &fs::File, flags: i32) {
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }, 0);
 }
 
 #[test]
