@@ -905,7 +905,7 @@ fn a_user_who_comes_again_and_again_with_leases_is_waited_for_once() {
     begun.recv().expect("it watches");
     let client = cluster.client(Transport::Tcp);
     client.mkdir("/first", 0o755).expect("made");
-    // Leases from before the penalty end by themselves.
+    // Leases that are older than the penalty run out.
     client.mkdir("/second", 0o755).expect("made");
     for name in ["/third", "/fourth", "/fifth"] {
         let start = Instant::now();

@@ -51,7 +51,7 @@ enum Trees {
     OutOf,
 }
 
-/// Differences that are meant: a command line, as it is for `weft`, and why.
+/// Deliberate differences: a command line in the form for `weft`, and the reason.
 type Deliberate = [(&'static str, &'static str)];
 
 fn fingerprint(top: &Path) -> Vec<String> {
@@ -195,7 +195,6 @@ fn pairs(tool: &str, options: &[&str]) -> Vec<Case> {
     all.map(with).collect()
 }
 
-/// Several sources.
 const SEVERAL: [&[&str]; 8] = [
     &["f", "g", "e"],
     &["f", "g", "e/"],

@@ -78,7 +78,7 @@ fn stopped_cluster() -> (Served, [u64; 2]) {
     (cluster, inos)
 }
 
-/// `damage` was done to what io1 has of `/file`: everything but its data is as before.
+/// `damage` was done to what io1 has of `/file`: all but the data of that file is unchanged.
 fn assert_lost(damage: impl FnOnce(&Served, u64)) {
     let (mut cluster, [_, ino]) = stopped_cluster();
     damage(&cluster, ino);
@@ -172,7 +172,7 @@ fn all_of_an_emptied_data_directory_is_lost() {
     }
     let (code, text) = run(&cluster, &["scrub"]);
     assert!(code == 4 && text.contains("io1: /file: ") && text.contains("io1: /other: "), "{text}");
-    // What is new is as good as ever, and what is written to the lost files does not hide the loss.
+    // New files are sound, and writes to the lost files do not hide the loss.
     write(&client, "/new", &bytes(1, 8 * STRIP));
     assert!(read(&client, "/new", 0, 8 * STRIP).expect("it is whole") == bytes(1, 8 * STRIP));
     let file = client.open("/file", &OpenOptions::new().write(true)).expect("it has a name");

@@ -22,7 +22,7 @@ pub enum Class {
     Arg = 1,
     /// A count is negative or too large.
     Count,
-    /// No communicator.
+    /// A communicator is needed, and none was given.
     Comm,
     /// A datatype cannot be used here.
     Type,

@@ -136,7 +136,7 @@ impl Seen {
         }
     }
 
-    /// What a filetype shows from a displacement on. It may overlap itself if the file is only read (MPI 4.0, 14.3).
+    /// The bytes that a filetype shows from a displacement on. It may overlap itself if the file is only read (MPI 4.0, 14.3).
     pub fn through(filetype: &Datatype, displacement: u64, is_only_read: bool) -> Result<Seen> {
         let all_bytes = filetype.size_bytes();
         if all_bytes == 0 {

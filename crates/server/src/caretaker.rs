@@ -36,8 +36,8 @@ const ROUND: Duration = Duration::from_millis(500);
 const SCRUB_ROUND: Duration = Duration::from_secs(1);
 /// What is written all the time is settled this often.
 const DIRTY_MAX: Duration = Duration::from_secs(60);
-/// What was synced gets checksums after so long without a change: soon, and not while a program writes and syncs by turns, which
-/// would have to make them void each time.
+/// Synced data gets checksums after this time without a change. The delay keeps a program that alternates writes and syncs from
+/// voiding them each time.
 const SYNCED_IDLE: Duration = Duration::from_secs(1);
 /// How long checksums are made when the server stops, and of how much data of one file at most.
 const STOP_SETTLES: Duration = Duration::from_secs(3);
@@ -478,8 +478,8 @@ fn look_for_missing<D: Disk>(files: &DataFiles<D>) -> Result<BTreeSet<u64>, Stor
     Ok(missing.into_iter().take(MISSING_MAX).collect())
 }
 
-/// Makes the checksums of what was written last, when the server stops and nobody writes any more. Not for long: what is left has
-/// none until it is written again or scrubbed.
+/// Makes the checksums of the data that was written last, when the server stops and no client can write any more. It stops after
+/// [`STOP_SETTLES`]; the rest has no checksums until it is written again or scrubbed.
 pub(crate) fn settle_at_stop<D: Disk>(files: &DataFiles<D>, name: &str) {
     let Ok(reactor) = Reactor::new(ReactorOptions::default()) else { return };
     let until = Instant::now() + STOP_SETTLES;

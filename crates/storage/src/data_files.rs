@@ -214,8 +214,8 @@ impl<D: Disk> DataFiles<D> {
         self.shared.lost_below_ino.store(ino, Ordering::Release);
     }
 
-    /// Notes that a data file which is not there never had a byte, by making an empty one; and that one which was cut, or has the
-    /// checksums of another inode, is to be taken as it is.
+    /// Accepts the loss of a data file. One that is missing is made, empty. One that was cut keeps the rest. One that has the
+    /// checksums of another inode is emptied.
     ///
     /// # Errors
     /// That of the disk.
@@ -498,7 +498,7 @@ impl<D: Disk> DataFiles<D> {
     }
 }
 
-/// What a data file is that must be there and is not.
+/// How to treat a data file that must be there and is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     IsLost,

@@ -7,7 +7,7 @@
 //! A mark is set when checksums of the data file come into force, so when the data file and its name are durable, and cleared
 //! when the data file is removed. Both reach the disk with the next settling, and are not synced. A crash can therefore lose a
 //! mark, or leave one of a data file that was removed. The first hides a later loss until the next scrub; the second is harmless,
-//! since inode numbers are never used again and nobody reads a file that is gone.
+//! since inode numbers are never used again, and no client reads a removed file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};

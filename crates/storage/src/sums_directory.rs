@@ -33,8 +33,7 @@ impl SumsDirectory {
         &self.held
     }
 
-    /// Whether there must be a data file of this inode: it is marked, or there are checksums of one. To be asked where there is
-    /// none.
+    /// Whether an absent data file must be there: it is marked, or has checksums.
     pub(crate) fn expects(&self, ino: u64) -> io::Result<bool> {
         if self.held.has(ino)? {
             return Ok(true);

@@ -280,7 +280,7 @@ fn a_data_file_that_ends_before_its_sums_has_no_size_and_loses_no_more() {
             }
             assert!(files.has_lost(INO).unwrap());
             assert_eq!(files.take_damage().len(), 1, "it is told once");
-            // As long as before, it has zeros where data was.
+            // At its old length it has zeros where data was.
             files.truncate(INO, had).unwrap();
             assert!(matches!(read(&files, last - 1, 1).await, Err(StorageError::Damaged { .. })));
             drop(files);

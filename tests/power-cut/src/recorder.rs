@@ -7,7 +7,8 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, Session, TimeOrNow,
     WriteFlags,
 };
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,13 +83,29 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            // The thread that serves the disk may be told that the connection is gone (ECONNABORTED), as it is then.
-            let ended = session.umount_and_join();
-            let mounts =
-                std::fs::read_to_string("/proc/self/mounts").expect("the kernel tells what is mounted");
-            let place = format!(" {} ", self.mount_point.path().display());
-            assert!(!mounts.contains(&place), "the disk is mounted still: {ended:?}");
+            // The thread that serves the disk may fail with ECONNABORTED when the connection ends.
+            let mut ended = session.umount_and_join();
+            let place = CString::new(self.mount_point.path().as_os_str().as_bytes()).expect("a path");
+            // The kernel closes the files of a killed process's io_uring a moment after its end; until then the disk is busy.
+            for _ in 0..200 {
+                if !self.is_mounted() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                // SAFETY: a C string.
+                if unsafe { libc::umount2(place.as_ptr(), 0) } != 0 {
+                    ended = Err(std::io::Error::last_os_error());
+                }
+            }
+            assert!(!self.is_mounted(), "the disk is mounted still: {ended:?}");
         }
+    }
+}
+
+impl Recorder {
+    fn is_mounted(&self) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the kernel has a list of mounts");
+        mounts.contains(&format!(" {} ", self.mount_point.path().display()))
     }
 }
 

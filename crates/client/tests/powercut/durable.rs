@@ -40,8 +40,7 @@ struct Found {
     bytes: Vec<u8>,
 }
 
-/// The client and the file `/f` of one case, whose content before is `before`. The file is open with `O_SYNC` in the cases that say
-/// so.
+/// The client and the file `/f` of one case. The content of the file was `before`. Some cases open it with `O_SYNC`.
 struct Case<'a> {
     client: &'a Client,
     file: &'a File,

@@ -1,4 +1,4 @@
-//! Requests whose serving panics: the kernel is told EIO, the log and the metrics say so, and the thread goes on with the next one.
+//! Requests whose handler panics. The kernel gets EIO, the panic is logged and counted, and the thread serves the next request.
 
 use super::answer::Answer;
 use crate::metrics::Metrics;
@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(super) enum Ended {
     /// It was answered, needs no answer, or another thread answers.
     Well,
-    /// It panicked before anybody answered: the kernel waits, and is to be told EIO.
+    /// It panicked before it answered: the kernel waits, and must get EIO.
     Unanswered,
 }
 
@@ -24,7 +24,7 @@ pub(super) fn guarded<'a, A: Answer>(
     answer: A,
     serve: impl FnOnce(Noted<'a, A>),
 ) -> Ended {
-    // What it leaves behind is no worse than what an error leaves: locks are taken over from whoever panicked.
+    // A panic leaves the state that an error leaves: poisoned locks are taken over.
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| serve(served.answer(answer)))) else {
         return Ended::Well;
     };

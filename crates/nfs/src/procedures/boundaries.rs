@@ -40,7 +40,7 @@ struct Way {
 }
 
 impl Files {
-    /// What a handle leads to, for a client that may have it.
+    /// The export and inode that a handle leads to, for a client that may use it.
     pub(crate) async fn target(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
         let handle = self.keys.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let found = self.exports.borrow().by_id(handle.export).cloned();

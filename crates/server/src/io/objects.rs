@@ -57,7 +57,7 @@ impl<D: Disk> IoPart<D> {
         Ok(Answer { moved_bytes: data.len() as u64, ..Answer::of(&Empty {}) })
     }
 
-    /// Sizes of data files; those that are not there are not in the answer. Those whose data is gone are told, too.
+    /// Sizes of data files. The answer leaves out those that are not there, and lists those that have lost data.
     pub async fn stat_objects(&self, request: StatObjectsRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
         let (mut objects, mut lost) = (Vec::new(), Vec::new());

@@ -30,7 +30,7 @@ pub(super) struct Party {
     pub is_user: bool,
 }
 
-/// What a lapse costs.
+/// The penalty for a lapse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Penalty {
     pub time: Duration,

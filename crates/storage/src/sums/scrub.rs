@@ -119,7 +119,7 @@ impl<D: Disk> DataFiles<D> {
             scrubbed.readopted_blocks = scrubbed.adopted_blocks;
         }
         if file.sums().state().has_any_in_force() {
-            // As from before there were marks, or lost by a crash.
+            // The file is older than marks are, or a crash lost its mark.
             file.hold(directory)?;
         }
         Ok(scrubbed)

@@ -42,7 +42,7 @@ pub struct SettleWhen {
 }
 
 impl SettleWhen {
-    /// Whatever waits.
+    /// Settles all that waits, whenever it was changed.
     pub const NOW: SettleWhen = SettleWhen {
         idle: Duration::ZERO,
         dirty: Duration::ZERO,

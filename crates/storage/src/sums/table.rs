@@ -74,7 +74,7 @@ pub(crate) struct Table {
     queue: Mutex<HashMap<u64, Arc<FileSums>>>,
     /// Found and not told yet.
     damage: Mutex<Vec<Damage>>,
-    /// Inodes whose data file was found to be missing or cut, which is told once.
+    /// Inodes whose data file was found to be missing or cut. Each is reported once.
     lost: Mutex<HashSet<u64>>,
 }
 

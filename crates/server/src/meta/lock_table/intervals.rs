@@ -15,7 +15,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Interval {
     pub first: u64,
-    /// Inclusive.
     pub last: u64,
     pub owner: Owner,
 }

@@ -141,8 +141,8 @@ impl Model {
         self.counts.remove(&session);
     }
 
-    /// Locks what a client says that it had before the server was started again, if nobody else has it. Says whether it has
-    /// it now.
+    /// Gives a client back a lock that it held before the server restarted, unless another client has it. Says whether the
+    /// client has it now.
     pub fn claim(&mut self, ino: u64, lock: &Wanted) -> bool {
         let free = self.conflict(ino, lock).is_none();
         if free {

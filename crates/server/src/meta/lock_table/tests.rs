@@ -154,8 +154,8 @@ fn free_in(model: &Bytes, wanted: &Wanted) -> bool {
 
 proptest! {
     #![proptest_config(weft_test_random::cases(256))]
-    /// Against a byte-array model: who does not wait is granted what the model allows; who waits is granted later, in order,
-    /// and nobody ever has what another has exclusively.
+    /// Against a byte-array model: a request that does not wait is granted if the model allows it; a waiting one is granted
+    /// later, in order; and no two owners ever hold conflicting locks.
     #[test]
     fn every_byte_is_held_as_a_model_of_bytes_has_it(
         steps in proptest::collection::vec((0u64..4, 0..BYTES, 0..BYTES, any::<Option<bool>>(), any::<bool>()), 0..80),
@@ -259,7 +259,7 @@ proptest! {
                     prop_assert_eq!(table.lock(ino, wanted, *wait), model.lock(ino, wanted, *wait));
                     *wanted
                 }
-                // Claims come before anybody is told to wait.
+                // Claims come before any request waits.
                 Step::Claim(_) if table.counts().1 > 0 => continue,
                 Step::Claim(wanted) => {
                     prop_assert_eq!(table.claim(ino, wanted), model.claim(ino, wanted));
@@ -324,7 +324,7 @@ fn settle(table: &mut LockTable) -> usize {
     table.take_ended().len()
 }
 
-/// What is looked at while `count` requests, each by `want`, queue behind one lock and get theirs, each unlocking at once.
+/// The number of looks while `count` requests, each by `want`, queue behind one lock and get theirs, each unlocking at once.
 fn work_of(count: u64, want: impl Fn(u64) -> Wanted) -> u64 {
     let mut table = LockTable::default();
     let all = Wanted { owner: lone(u64::MAX), ..range(0, true, 0, u64::MAX) };
