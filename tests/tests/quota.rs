@@ -106,6 +106,12 @@ fn a_tree_is_as_large_as_its_limit() {
     };
     assert_eq!(size("p1/sub"), "3072 303");
     assert_ne!(size("."), "3072 303");
+    // A mount of the tree, and of a directory in it: the kernel calls either root node 1, as it does the root of the cluster.
+    for root in [tree.clone(), format!("{tree}/sub")] {
+        let own = cluster.mount_with(&root, &[]);
+        let df = own.sh("df --output=size,iused -k . | tail -n 1");
+        assert_eq!(df.split_whitespace().collect::<Vec<_>>(), ["3072", "303"], "{root}");
+    }
     // The same for programs without a mount, in C, and for clients of NFS.
     let preloaded = |path: &str| {
         let script = format!("stat -f -c '%b %S' /weft/{path}; cd /weft && stat -f -c '%b %S' {path}");

@@ -320,7 +320,7 @@ impl WeftFs {
         created.is_some_and(|created| created.elapsed() < self.behaviour.attr_timeout.min(LEASE))
     }
 
-    pub(crate) fn statfs(&self, ino: u64) -> Outcome<weft_client::StatFs> {
-        Ok(self.callers.root().statfs_at(ino)?)
+    pub(crate) fn statfs(&self, node: u64) -> Outcome<weft_client::StatFs> {
+        Ok(self.callers.root().statfs_at(self.ino(node))?)
     }
 }

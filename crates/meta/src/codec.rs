@@ -74,6 +74,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Starts to decode `value` of whatever version.
+    pub fn with_any_version(key: &'a [u8], value: &'a [u8]) -> Result<(u8, Reader<'a>), EngineError> {
+        let mut reader = Reader { key, rest: value };
+        Ok((reader.u8("version")?, reader))
+    }
+
     pub fn damaged(&self, field: &'static str) -> EngineError {
         EngineError::Decode { key: crate::keys::readable(self.key), field }
     }
@@ -84,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], EngineError> {
+    pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], EngineError> {
         let taken = self.take(N, field)?;
         taken.try_into().map_err(|_| self.damaged(field))
     }

@@ -18,7 +18,7 @@
 //! commit; what is above will be.
 
 use crate::quota::{
-    LimitRecord, Limits, OverSince, Owner, QuotaExceeded, Subject, Used, bound_below, bound_reaching,
+    LimitRecord, Limits, OverSince, Owner, QuotaExceeded, Subject, Sum, bound_below, bound_reaching, shown,
 };
 use rustc_hash::FxHashMap;
 
@@ -45,9 +45,9 @@ pub(crate) enum Counting {
 /// A subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Standing {
-    pub used: Used,
+    pub used: Sum,
     /// Bytes promised to writers beyond the sizes of files.
-    pub reserved_bytes: u64,
+    pub reserved_bytes: u128,
     /// Its own limits.
     pub limits: Option<Limits>,
     pub over: OverSince,
@@ -70,6 +70,8 @@ pub(crate) struct Move {
     pub ino: u64,
     pub before: Option<(Owner, u64)>,
     pub after: Option<(Owner, u64)>,
+    /// Bytes of its extended attributes, before and after. Those that stay with their owner may be left out of both.
+    pub xattr_bytes: (u64, u64),
 }
 
 /// A change of a file's grant.
@@ -86,16 +88,16 @@ pub(crate) struct Wish {
 #[derive(Debug, Default)]
 pub(crate) struct LedgerChange {
     /// By owner: bytes and files more.
-    owners: Vec<(Owner, i64, i64)>,
+    owners: Vec<(Owner, i128, i64)>,
     grants: Vec<(u64, Option<Grant>)>,
 }
 
 impl LedgerChange {
-    fn add(&mut self, owner: Owner, bytes: i64, files: i64) {
+    fn add(&mut self, owner: Owner, bytes: i128, files: i64) {
         match self.owners.iter_mut().find(|(known, ..)| *known == owner) {
             Some((_, has_bytes, has_files)) => {
-                *has_bytes = has_bytes.wrapping_add(bytes);
-                *has_files = has_files.wrapping_add(files);
+                *has_bytes += bytes;
+                *has_files += files;
             }
             None => self.owners.push((owner, bytes, files)),
         }
@@ -111,7 +113,7 @@ impl LedgerChange {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub counting: Counting,
-    owners: FxHashMap<Owner, Used>,
+    owners: FxHashMap<Owner, Sum>,
     standings: FxHashMap<Subject, Standing>,
     grants: FxHashMap<u64, Grant>,
 }
@@ -125,19 +127,18 @@ impl Ledger {
     pub fn begin_count(&mut self) {
         self.counting = Counting::Below(0);
         self.owners.clear();
-        self.standings.values_mut().for_each(|standing| standing.used = Used::default());
+        self.standings.values_mut().for_each(|standing| standing.used = Sum::default());
     }
 
     /// Adds what an owner has, as stored or as counted.
-    pub fn add_used(&mut self, owner: Owner, bytes: u64, files: u64) {
-        let (bytes, files) = (bytes as i64, files as i64);
-        self.change_used(owner, bytes, files);
+    pub fn add_used(&mut self, owner: Owner, used: Sum) {
+        self.change_used(owner, used.bytes.try_into().unwrap_or(i128::MAX), used.files as i64);
     }
 
-    fn change_used(&mut self, owner: Owner, bytes: i64, files: i64) {
+    fn change_used(&mut self, owner: Owner, bytes: i128, files: i64) {
         let used = self.owners.entry(owner).or_default();
         *used = used.plus(bytes, files);
-        if *used == Used::default() {
+        if *used == Sum::default() {
             self.owners.remove(&owner);
         }
         for subject in owner.subjects() {
@@ -147,7 +148,7 @@ impl Ledger {
     }
 
     /// What all owners have.
-    pub fn owners(&self) -> impl Iterator<Item = (&Owner, &Used)> {
+    pub fn owners(&self) -> impl Iterator<Item = (&Owner, &Sum)> {
         self.owners.iter()
     }
 
@@ -161,7 +162,7 @@ impl Ledger {
     /// All subjects that use something or have limits, in order.
     pub fn standings(&self) -> Vec<(Subject, Standing)> {
         let is_shown = |standing: &Standing| {
-            standing.used != Used::default() || standing.limits.is_some() || standing.reserved_bytes > 0
+            standing.used != Sum::default() || standing.limits.is_some() || standing.reserved_bytes > 0
         };
         let mut all: Vec<_> = self.standings.iter().filter(|(_, standing)| is_shown(standing)).collect();
         all.sort_unstable_by_key(|(subject, _)| **subject);
@@ -209,13 +210,13 @@ impl Ledger {
         let mut change = LedgerChange::default();
         // By owner: bytes that are reserved more.
         let mut reserved = LedgerChange::default();
-        for Move { ino, before, after } in moves {
+        for Move { ino, before, after, xattr_bytes } in moves {
             if self.counts(*ino) {
                 if let Some((owner, bytes)) = before {
-                    change.add(*owner, -(*bytes as i64), -1);
+                    change.add(*owner, -i128::from(*bytes) - i128::from(xattr_bytes.0), -1);
                 }
                 if let Some((owner, bytes)) = after {
-                    change.add(*owner, *bytes as i64, 1);
+                    change.add(*owner, i128::from(*bytes) + i128::from(xattr_bytes.1), 1);
                 }
             }
             let wished = wishes.iter().filter(|wish| wish.ino == *ino);
@@ -231,7 +232,7 @@ impl Ledger {
             let kept = known.and_then(|grant| grant_to(grant.end));
             for (grant, sign) in [(known, -1), (kept, 1)] {
                 if let Some(grant) = grant {
-                    reserved.add(grant.owner, sign * grant.reserved_bytes as i64, 0);
+                    reserved.add(grant.owner, sign * i128::from(grant.reserved_bytes), 0);
                 }
             }
             let end = wished.fold(known.map_or(0, |grant| grant.end), |end, wish| match wish.cuts {
@@ -257,7 +258,7 @@ impl Ledger {
     }
 
     fn check(&self, change: &LedgerChange, reserved: &LedgerChange) -> Result<(), QuotaExceeded> {
-        let mut more: Vec<(Subject, i64, i64)> = Vec::new();
+        let mut more: Vec<(Subject, i128, i64)> = Vec::new();
         for (owner, bytes, files) in change.owners.iter().chain(&reserved.owners) {
             for subject in owner.subjects() {
                 match more.iter_mut().find(|(known, ..)| *known == subject) {
@@ -274,9 +275,9 @@ impl Ledger {
             let used = standing.used.bytes + standing.reserved_bytes;
             if bytes > 0
                 && let Some(limit) = self.allowed_bytes(subject)
-                && used.saturating_add_signed(bytes) > limit
+                && used.saturating_add_signed(bytes) > limit.into()
             {
-                return Err(QuotaExceeded { subject, is_bytes: true, used, limit });
+                return Err(QuotaExceeded { subject, is_bytes: true, used: shown(used), limit });
             }
             let used = standing.used.files;
             if files > 0
@@ -293,11 +294,11 @@ impl Ledger {
     pub fn changed<'a>(
         &'a self,
         change: &'a LedgerChange,
-    ) -> impl Iterator<Item = (Owner, Option<Used>)> + 'a {
+    ) -> impl Iterator<Item = (Owner, Option<Sum>)> + 'a {
         let stored = self.counting == Counting::Done;
         change.owners.iter().filter(move |_| stored).map(|(owner, bytes, files)| {
             let used = self.owners.get(owner).copied().unwrap_or_default().plus(*bytes, *files);
-            (*owner, (used != Used::default()).then_some(used))
+            (*owner, (used != Sum::default()).then_some(used))
         })
     }
 
@@ -321,8 +322,8 @@ impl Ledger {
             for subject in owner.subjects() {
                 let standing = self.standings.entry(subject).or_default();
                 standing.reserved_bytes = match more {
-                    true => standing.reserved_bytes.saturating_add(reserved_bytes),
-                    false => standing.reserved_bytes.saturating_sub(reserved_bytes),
+                    true => standing.reserved_bytes + u128::from(reserved_bytes),
+                    false => standing.reserved_bytes.saturating_sub(reserved_bytes.into()),
                 };
             }
         }
@@ -362,7 +363,7 @@ impl Ledger {
             for subject in owner.subjects() {
                 let Some(limit) = self.allowed_bytes(subject) else { continue };
                 let standing = self.standing(subject);
-                let used = standing.used.bytes.saturating_add(standing.reserved_bytes);
+                let used = shown(standing.used.bytes + standing.reserved_bytes);
                 if limit.saturating_sub(used) < left_bytes {
                     left_bytes = limit.saturating_sub(used);
                     tightest = Some(QuotaExceeded { subject, is_bytes: true, used, limit });
@@ -405,14 +406,14 @@ impl Ledger {
         for subject in subjects {
             let limits = self.limits_of(subject).unwrap_or_default();
             let Some(standing) = self.standings.get_mut(&subject) else { continue };
-            let since = |used: u64, soft: u64, since_s: u64| match soft > 0 && used > soft {
+            let since = |used: u128, soft: u64, since_s: u64| match soft > 0 && used > soft.into() {
                 true if since_s == 0 => now_s,
                 true => since_s,
                 false => 0,
             };
             let over = OverSince {
                 bytes_s: since(standing.used.bytes, limits.soft_bytes, standing.over.bytes_s),
-                files_s: since(standing.used.files, limits.soft_files, standing.over.files_s),
+                files_s: since(standing.used.files.into(), limits.soft_files, standing.over.files_s),
             };
             let expired =
                 |since_s: u64| since_s > 0 && now_s >= since_s.saturating_add(limits.grace_s.into());
@@ -456,7 +457,7 @@ mod tests {
         before: Option<(Owner, u64)>,
         after: Option<(Owner, u64)>,
     ) -> Result<(), QuotaExceeded> {
-        let change = ledger.stage(&[Move { ino, before, after }], &[], true)?;
+        let change = ledger.stage(&[Move { ino, before, after, xattr_bytes: (0, 0) }], &[], true)?;
         ledger.apply(change);
         Ok(())
     }
@@ -471,7 +472,7 @@ mod tests {
         if let Some(bound) = bound {
             let same = Some((ALICE, file_bytes));
             let change = ledger.stage(
-                &[Move { ino, before: same, after: same }],
+                &[Move { ino, before: same, after: same, xattr_bytes: (0, 0) }],
                 &[Wish { ino, end: bound, cuts: false }],
                 false,
             )?;
@@ -493,8 +494,8 @@ mod tests {
         // Less is always possible, and so is passing it on within the group.
         set(&mut ledger, 1, Some((ALICE, 60)), Some((BOB, 60))).unwrap();
         set(&mut ledger, 1, Some((BOB, 60)), Some((BOB, 50))).unwrap();
-        assert_eq!(ledger.standing(Subject::User(2)).used, Used { bytes: 90, files: 2 });
-        assert_eq!(ledger.standing(Subject::User(1)).used, Used::default());
+        assert_eq!(ledger.standing(Subject::User(2)).used, Sum { bytes: 90, files: 2 });
+        assert_eq!(ledger.standing(Subject::User(1)).used, Sum::default());
     }
 
     #[test]
@@ -527,7 +528,7 @@ mod tests {
             }
         }
         assert!(ends.iter().sum::<u64>() > (1 << 30) - (1 << 24), "most of it was given out: {ends:?}");
-        assert_eq!(ledger.standing(Subject::User(1)).reserved_bytes, ends.iter().sum::<u64>());
+        assert_eq!(ledger.standing(Subject::User(1)).reserved_bytes, u128::from(ends.iter().sum::<u64>()));
         // The end of a grant that was not used gives it back.
         ledger.end_grant(3);
         grant(&mut ledger, 9, 0, Some(1 << 20)).unwrap();
@@ -539,10 +540,10 @@ mod tests {
         let bound = grant(&mut ledger, 5, 0, Some(1 << 20)).unwrap().unwrap();
         set(&mut ledger, 5, Some((ALICE, 0)), Some((ALICE, 1 << 20))).unwrap();
         let standing = ledger.standing(Subject::User(1));
-        assert_eq!((standing.used.bytes, standing.reserved_bytes), (1 << 20, bound - (1 << 20)));
+        assert_eq!((standing.used.bytes, standing.reserved_bytes), (1 << 20, u128::from(bound - (1 << 20))));
         set(&mut ledger, 5, Some((ALICE, 1 << 20)), Some((BOB, 1 << 20))).unwrap();
         assert_eq!(ledger.standing(Subject::User(1)).reserved_bytes, 0);
-        assert_eq!(ledger.standing(Subject::User(2)).reserved_bytes, bound - (1 << 20));
+        assert_eq!(ledger.standing(Subject::User(2)).reserved_bytes, u128::from(bound - (1 << 20)));
         set(&mut ledger, 5, Some((BOB, 1 << 20)), None).unwrap();
         assert!(!ledger.has_grant(5) && ledger.standing(Subject::User(2)).reserved_bytes == 0);
     }
@@ -550,7 +551,7 @@ mod tests {
     #[test]
     fn who_is_over_the_limit_may_write_what_is_there() {
         let mut ledger = limited(Subject::User(1), bytes(100));
-        ledger.add_used(ALICE, 1_000_001, 1);
+        ledger.add_used(ALICE, Sum { bytes: 1_000_001, files: 1 });
         assert!(ledger.bound(5, ALICE, 1_000_001, None).unwrap().unwrap() >= 1_000_001);
         assert!(ledger.bound(5, ALICE, 1_000_001, Some(1_000_001)).unwrap().unwrap() < 1_000_100);
         ledger.bound(5, ALICE, 1_000_001, Some(1_000_002)).unwrap_err();
@@ -578,14 +579,50 @@ mod tests {
     }
 
     #[test]
+    fn sums_beyond_64_bits_exceed_limits_and_come_back() {
+        const HUGE: u64 = i64::MAX as u64;
+        let limits = Limits { soft_bytes: 100, hard_bytes: u64::MAX, grace_s: 60, ..Limits::default() };
+        let mut ledger = limited(Subject::User(1), limits);
+        for ino in 1..=2 {
+            set(&mut ledger, ino, None, Some((ALICE, HUGE))).unwrap();
+        }
+        set(&mut ledger, 3, None, Some((ALICE, 2))).unwrap_err();
+        // Root is not checked. The third file takes the sum beyond 2^64.
+        for ino in 3..=4 {
+            let file = Move { ino, before: None, after: Some((ALICE, HUGE)), xattr_bytes: (0, 0) };
+            let change = ledger.stage(&[file], &[], false).unwrap();
+            ledger.apply(change);
+        }
+        assert_eq!(ledger.tick(1000)[0].1.over.bytes_s, 1000, "a grace begins");
+        assert_eq!(ledger.tick(1060), []);
+        set(&mut ledger, 9, None, Some((ALICE, 1))).unwrap_err();
+        ledger.bound(9, ALICE, 0, Some(1)).unwrap_err();
+        for ino in 1..=4 {
+            set(&mut ledger, ino, Some((ALICE, HUGE)), None).unwrap();
+        }
+        assert_eq!(ledger.standing(Subject::User(1)).used, Sum::default());
+        // The same with what is promised to writers.
+        let (file, ends) = (Some((ALICE, 0)), 1..=4);
+        for ino in ends.clone() {
+            let same = Move { ino, before: file, after: file, xattr_bytes: (0, 0) };
+            let change = ledger.stage(&[same], &[Wish { ino, end: 1 << 63, cuts: false }], false).unwrap();
+            ledger.apply(change);
+        }
+        assert_eq!(ledger.standing(Subject::User(1)).reserved_bytes, 1 << 65);
+        set(&mut ledger, 9, None, Some((ALICE, 1))).unwrap_err();
+        ends.for_each(|ino| ledger.end_grant(ino));
+        assert_eq!(ledger.standing(Subject::User(1)).reserved_bytes, 0);
+    }
+
+    #[test]
     fn while_it_is_counted_only_what_the_cursor_has_passed_changes() {
         let mut ledger = limited(Subject::User(1), bytes(100));
         ledger.begin_count();
         ledger.counting = Counting::Below(50);
-        ledger.add_used(ALICE, 70, 1);
+        ledger.add_used(ALICE, Sum { bytes: 70, files: 1 });
         set(&mut ledger, 49, Some((ALICE, 70)), Some((ALICE, 90))).unwrap();
         set(&mut ledger, 50, None, Some((ALICE, 1000))).unwrap();
-        assert_eq!(ledger.standing(Subject::User(1)).used, Used { bytes: 90, files: 1 });
+        assert_eq!(ledger.standing(Subject::User(1)).used, Sum { bytes: 90, files: 1 });
         assert!(
             ledger.bound(7, ALICE, 0, Some(1 << 40)).unwrap().is_some(),
             "a writer is bound from the beginning"

@@ -16,6 +16,7 @@ use crate::opens::{Effect, Holding, OpenFile};
 use crate::quota::{put_used, used_key};
 use crate::replies::PendingReply;
 use crate::shard::last_number;
+use crate::usage::Charged;
 use crate::{EngineError, MetaError, keys};
 
 /// How many numbers one write of the superblock makes available.
@@ -104,6 +105,11 @@ impl Staged {
 
     fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty() && !self.counts
+    }
+
+    fn parts(&self) -> Charged<'_> {
+        let Staged { inodes, made, effects, records, .. } = self;
+        Charged { inodes, made, effects, records }
     }
 
     /// What the disk must have room for. What moves a name neither adds nor removes.
@@ -261,7 +267,7 @@ impl<E: Engine> Op<'_, E> {
             return Ok(LedgerChange::default());
         }
         let staged = std::mem::take(&mut self.ns.staged);
-        let charged = self.ns.charge(&staged.inodes, &staged.made, &staged.effects, staged.limited);
+        let charged = self.ns.charge(&staged.parts(), staged.limited);
         self.ns.staged = staged;
         charged
     }

@@ -9,16 +9,20 @@
 //!   squota                     whether usage is counted, and by which run of the server
 //! ```
 //!
-//! What is counted is the size of files, holes included, and the number of inodes of any kind: what the metadata server knows
-//! by itself. A subject's usage is the sum over the owners that have it, so one record is written where three numbers change.
+//! What counts is the size of files, holes included, the names and values of extended attributes, and the number of inodes of any
+//! kind: what the metadata server knows by itself. A subject's usage is the sum over the owners that have it, so one record is
+//! written where three numbers change.
 
 use crate::codec::{Reader, Writer};
 use crate::{EngineError, keys};
 use std::fmt;
 
-const USED_VERSION: u8 = 1;
+/// Version 1 had sums of 64 bits, which wrapped around.
+const USED_VERSION: u8 = 2;
 const LIMITS_VERSION: u8 = 1;
-const STATE_VERSION: u8 = 1;
+/// In version 1, extended attributes did not count.
+const STATE_VERSION: u8 = 2;
+const STATE_VERSION_WITHOUT_XATTRS: u8 = 1;
 
 /// The id by which all users, or all groups, without limits of their own are meant.
 pub const EVERYONE: u32 = u32::MAX;
@@ -90,21 +94,35 @@ impl Owner {
     }
 }
 
-/// How much there is.
+/// How much there is, as shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Used {
-    /// Sum of the sizes of files, holes included.
+    /// Sum of the sizes of files, holes included, and of extended attributes; at most `u64::MAX`.
     pub bytes: u64,
     /// Inodes of any kind.
     pub files: u64,
 }
 
-impl Used {
-    /// Sums wrap around: what is added is exactly what a later removal takes away, also where the sizes of sparse files come to
-    /// more than 2^64.
-    pub(crate) fn plus(self, bytes: i64, files: i64) -> Used {
-        Used { bytes: self.bytes.wrapping_add_signed(bytes), files: self.files.wrapping_add_signed(files) }
+/// How much there is, exactly. Three sparse files can exceed 2^64 bytes; 2^64 inodes of 2^63 bytes do not exceed 2^127.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Sum {
+    pub bytes: u128,
+    pub files: u64,
+}
+
+impl Sum {
+    pub fn plus(self, bytes: i128, files: i64) -> Sum {
+        Sum { bytes: self.bytes.saturating_add_signed(bytes), files: self.files.saturating_add_signed(files) }
     }
+
+    pub fn shown(self) -> Used {
+        Used { bytes: shown(self.bytes), files: self.files }
+    }
+}
+
+/// A sum of bytes in a message.
+pub(crate) fn shown(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Limits of a subject; 0: none.
@@ -200,17 +218,22 @@ fn owner_of(key: &[u8]) -> Option<Owner> {
     Some(Owner { uid: number(0), gid: number(4), tree })
 }
 
-pub(crate) fn put_used(out: &mut Writer, used: &Used) {
+pub(crate) fn put_used(out: &mut Writer, used: &Sum) {
     out.u8(USED_VERSION);
-    out.u64(used.bytes);
+    out.bytes.extend_from_slice(&used.bytes.to_le_bytes());
     out.u64(used.files);
 }
 
 // Fuzzed by records: fsck/tests.rs
-pub(crate) fn decode_used(key: &[u8], value: &[u8]) -> Result<(Owner, Used), EngineError> {
-    let mut from = Reader::with_version(key, value, USED_VERSION)?;
+pub(crate) fn decode_used(key: &[u8], value: &[u8]) -> Result<(Owner, Sum), EngineError> {
+    let (version, mut from) = Reader::with_any_version(key, value)?;
     let owner = owner_of(key).ok_or_else(|| from.damaged("key"))?;
-    let used = Used { bytes: from.u64("bytes")?, files: from.u64("files")? };
+    let bytes = match version {
+        1 => from.u64("bytes")?.into(),
+        USED_VERSION => u128::from_le_bytes(from.array("bytes")?),
+        _ => return Err(from.damaged("version")),
+    };
+    let used = Sum { bytes, files: from.u64("files")? };
     from.end()?;
     Ok((owner, used))
 }
@@ -271,10 +294,16 @@ pub(crate) fn encode_state(state: Stored) -> Vec<u8> {
 
 // Fuzzed by records: fsck/tests.rs
 pub(crate) fn decode_state(value: &[u8]) -> Result<Stored, EngineError> {
-    let mut from = Reader::with_version(keys::SUPER_QUOTA, value, STATE_VERSION)?;
+    let (version, mut from) = Reader::with_any_version(keys::SUPER_QUOTA, value)?;
     let run = from.u32("run")?;
+    let state = match version {
+        STATE_VERSION_WITHOUT_XATTRS => Stored::Counting,
+        STATE_VERSION if run == 0 => Stored::Counting,
+        STATE_VERSION => Stored::Counted { run },
+        _ => return Err(from.damaged("version")),
+    };
     from.end()?;
-    Ok(if run == 0 { Stored::Counting } else { Stored::Counted { run } })
+    Ok(state)
 }
 
 /// Ends of files to which writers are bound have so many significant bits.
@@ -308,7 +337,7 @@ mod tests {
     #[test]
     fn records_come_back_as_they_were() {
         let owner = Owner { uid: 1000, gid: 0xffff_fffe, tree: 1 << 40 };
-        let used = Used { bytes: 1 << 50, files: 7 };
+        let used = Sum { bytes: 1 << 70, files: 7 };
         let mut out = Writer::default();
         put_used(&mut out, &used);
         assert_eq!(decode_used(&used_key(&owner), &out.bytes).unwrap(), (owner, used));
@@ -324,6 +353,7 @@ mod tests {
         for state in [Stored::Counting, Stored::Counted { run: 9 }] {
             assert_eq!(decode_state(&encode_state(state)).unwrap(), state);
         }
+        assert_eq!(decode_state(&[1, 9, 0, 0, 0]).unwrap(), Stored::Counting, "counted without attributes");
         assert!(decode_limit(&limit_key(Subject::Tree(5))[..9], &encode_limit(&record)).is_err());
     }
 

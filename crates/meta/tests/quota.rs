@@ -5,7 +5,7 @@ use common::*;
 use proptest::prelude::*;
 use weft_meta::{
     At, Caller, Engine, Limits, MemEngine, Namespace, NewFile, QuotaRow, QuotaState, RenameMode, SetAttr,
-    Subject, Used, WriteReport,
+    Subject, Used, WriteReport, XattrMode, run_again,
 };
 
 fn bytes(hard_bytes: u64) -> Option<Limits> {
@@ -106,6 +106,76 @@ fn nothing_is_counted_until_a_limit_is_set_and_then_all_that_is_there() {
     assert_eq!((ns.quota_state(), used(&ns, Subject::User(7))), (QuotaState::On, (200, 1)));
     assert_eq!(write_small(&mut ns, ino, 201), "Quota");
     assert_eq!(write_small(&mut ns, ino, 200), "ok", "no more than before");
+}
+
+fn set_xattr<E: Engine>(ns: &mut Namespace<E>, path: &str, name: &str, bytes: usize) -> &'static str {
+    let value = vec![1; bytes];
+    outcome(run(ns, |op| {
+        op.limited();
+        let name = name.as_bytes();
+        op.set_xattr(&Caller::root(), now(2), at(path), true, name, &value, XattrMode::Any)
+    }))
+}
+
+fn remove_xattr<E: Engine>(ns: &mut Namespace<E>, path: &str, name: &str) -> &'static str {
+    outcome(run(ns, |op| op.remove_xattr(&Caller::root(), now(2), at(path), true, name.as_bytes())))
+}
+
+#[test]
+fn extended_attributes_count_as_space_of_their_inode() {
+    let mut ns = mem();
+    mkdir(&mut ns, &user(7), "d", 0o777).unwrap();
+    make(&mut ns, 7, "d/f", true).unwrap();
+    assert_eq!(set_xattr(&mut ns, "d/f", "user.before", 100), "ok");
+    limit(&mut ns, Subject::User(7), bytes(1000));
+    assert_eq!(used(&ns, Subject::User(7)), (111, 2), "eleven bytes of the name, and the value");
+    assert_eq!(set_xattr(&mut ns, "d/f", "user.more", 881), "Quota");
+    assert_eq!(set_xattr(&mut ns, "d/f", "user.more", 880), "ok");
+    assert_eq!((used(&ns, Subject::User(7)), used(&ns, Subject::Group(7))), ((1000, 2), (1000, 2)));
+    assert_eq!(set_xattr(&mut ns, "d", "user.a", 1), "Quota", "a directory's count, too");
+    assert_eq!(set_xattr(&mut ns, "d/f", "user.more", 80), "ok", "a shorter value in its place");
+    assert_eq!(used(&ns, Subject::User(7)), (200, 2));
+    same_as_counted(&mut ns);
+    // They go with their inode: into a tree, to another owner, and away.
+    let tree = set_tree(&mut ns, "d", 9).unwrap();
+    limit(&mut ns, Subject::Tree(tree), bytes(210));
+    assert_eq!(used(&ns, Subject::Tree(tree)), (200, 2));
+    assert_eq!(set_xattr(&mut ns, "d", "user.tree", 2), "Quota");
+    let change = SetAttr { uid: Some(8), ..SetAttr::default() };
+    run(&mut ns, |op| op.setattr(&Caller::root(), now(2), at("d/f"), true, &change)).unwrap();
+    assert_eq!((used(&ns, Subject::User(7)), used(&ns, Subject::User(8))), ((0, 1), (200, 1)));
+    assert_eq!(remove_xattr(&mut ns, "d/f", "user.before"), "ok");
+    assert_eq!(used(&ns, Subject::Tree(tree)), (89, 2));
+    same_as_counted(&mut ns);
+    assert_eq!(remove_xattr(&mut ns, "d/f", "user.more"), "ok");
+    assert_eq!(used(&ns, Subject::User(8)), (0, 1));
+    assert_eq!(set_xattr(&mut ns, "d/f", "user.last", 50), "ok");
+    same_as_counted(&mut ns);
+    run(&mut ns, |op| op.unlink(&Caller::root(), now(1), at("d/f"))).unwrap();
+    run(&mut ns, |op| op.session_gone(S1)).unwrap();
+    same_as_counted(&mut ns);
+}
+
+/// The release before kept usage without extended attributes.
+#[test]
+fn usage_of_the_release_before_is_counted_again() {
+    let mut ns = mem();
+    make(&mut ns, 7, "f", true).unwrap();
+    limit(&mut ns, Subject::User(7), files(50));
+    assert_eq!(set_xattr(&mut ns, "f", "user.x", 100), "ok");
+    let mut engine = ns.engine().fork();
+    let mut batch = weft_meta::Batch::default();
+    batch.put(b"squota", vec![1, 1, 0, 0, 0]);
+    for pair in ns.engine().scan(b"q", b"r") {
+        let (key, _) = pair.unwrap();
+        batch.put(key, [&[1][..], &[0; 16]].concat());
+    }
+    run_again(|| engine.commit(&batch)).unwrap();
+    let mut again = Namespace::open(engine, options()).unwrap();
+    assert!(matches!(again.quota_state(), QuotaState::Counting { .. }));
+    while again.count_usage(1).unwrap() {}
+    assert_eq!(used(&again, Subject::User(7)), (106, 1));
+    sound(&again);
 }
 
 /// Their sizes come to more than 2^64.
@@ -317,6 +387,7 @@ enum Step {
     Give(u8, u32, u32),
     Mkdir(u8),
     Mark(u8, bool),
+    Xattr(u8, u8, Option<usize>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -335,6 +406,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (name.clone(), 1..4u32, 1..4u32).prop_map(|(name, uid, gid)| Step::Give(name, uid, gid)),
         name.clone().prop_map(Step::Mkdir),
         (0..3u8, any::<bool>()).prop_map(|(dir, on)| Step::Mark(dir, on)),
+        (name, 0..3u8, prop::option::of(0..9_000usize))
+            .prop_map(|(name, of, bytes)| Step::Xattr(name, of, bytes)),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -382,6 +455,14 @@ fn take<E: Engine>(ns: &mut Namespace<E>, step: &Step) {
             run(ns, |op| op.setattr(&root, now(6), at(&path(*name)), true, &change)).is_ok()
         }
         Step::Mkdir(name) => mkdir(ns, &user(u32::from(*name % 3) + 1), &path(*name), 0o777).is_ok(),
+        Step::Xattr(name, of, bytes) => {
+            let (path, of) = (path(*name), format!("user.{of}"));
+            let outcome = match bytes {
+                Some(bytes) => set_xattr(ns, &path, &of, *bytes),
+                None => remove_xattr(ns, &path, &of),
+            };
+            outcome == "ok"
+        }
         Step::Mark(dir, on) => {
             let tree = stat(ns, &format!("d{dir}")).unwrap().ino;
             mark(ns, tree, if *on { (0, tree) } else { (tree, 0) }, 2).is_ok()

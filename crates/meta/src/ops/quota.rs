@@ -15,7 +15,7 @@ use crate::op::Op;
 use crate::opens::Effect;
 use crate::quota::{
     EVERYONE, LimitRecord, Limits, OverSince, QuotaEffect, Stored, Subject, Used, encode_limit, encode_state,
-    limit_key,
+    limit_key, shown,
 };
 
 /// How far usage is known.
@@ -255,8 +255,8 @@ impl<E: Engine> Namespace<E> {
         let is_everyone = matches!(subject, Subject::User(EVERYONE) | Subject::Group(EVERYONE));
         QuotaRow {
             subject,
-            used: standing.used,
-            reserved_bytes: standing.reserved_bytes,
+            used: standing.used.shown(),
+            reserved_bytes: shown(standing.reserved_bytes),
             limits: self.ledger.limits_of(subject),
             is_own: is_everyone || standing.limits.is_some(),
             over: standing.over,

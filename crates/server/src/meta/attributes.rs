@@ -68,6 +68,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let mode = t::xattr_mode(request.flags)?;
         let caller = t::caller(request.caller);
         self.change(call, |op, now, _| {
+            if is_limited(&caller) {
+                op.limited();
+            }
             let at = At::ino(request.ino);
             op.set_xattr(&caller, now, at, false, &request.name, &request.value, mode)?;
             Ok(Empty {})
