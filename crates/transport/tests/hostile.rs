@@ -13,7 +13,7 @@ use weft_test_needs::Need;
 use common::*;
 use weft_transport::*;
 use weft_wire::messages::{ErrorDetail, MemoryRun, RemoteMemory, SegmentAddRequest};
-use weft_wire::{HEADER_BYTES, Header, Op, Status, Wire, flags, header_checksum};
+use weft_wire::{HEADER_BYTES, Header, Op, Status, VERSIONS, Wire, flags, header_checksum};
 
 /// A connection without a link, to send anything.
 trait Raw: Read + Write {
@@ -115,7 +115,7 @@ fn a_damaged_header_is_cut_off() {
 #[test]
 fn an_unknown_operation_is_refused_clearly() {
     each_stream(|connect, _| {
-        for (version, status) in [(1, Status::Unsupported), (9, Status::Version)] {
+        for (version, status) in [(1, Status::Unsupported), (VERSIONS.1 + 1, Status::Version)] {
             let mut stream = connect();
             let mut bytes = Header::request(Op::Ping, 42).encode();
             bytes[4] = version;
