@@ -153,8 +153,8 @@ impl<E: Engine> Namespace<E> {
         Ok(self.ledger.stage(&moves, &grants, limited)?)
     }
 
-    /// Bytes of extended attributes of an inode, before and after the operation. If the inode keeps its owner, only changed ones are
-    /// read.
+    /// Bytes of extended attributes of an inode, before and after the operation. Reads only
+    /// those that changed if the inode keeps its owner.
     fn xattr_bytes(
         &self,
         ino: u64,

@@ -149,7 +149,7 @@ def assigned(array, begin, index, value):
 def like(expected, found, read):
     """``found``, or ``expected`` where that is as good."""
     both_raise = expected[0][0] == found[0][0] == "raised"
-    # Which of two faults is reported, that of the index or that of the value, is nobody's promise; and NumPy has faults.
+    # NumPy does not promise which of two faults it reports, that of the index or that of the value.
     is_as_good = both_raise and (read[0][0] == "raised" or expected[0][1] == "SystemError")
     return expected if is_as_good else found
 

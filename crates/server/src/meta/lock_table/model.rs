@@ -52,7 +52,7 @@ impl LockedFile {
         })
     }
 
-    /// The conflicting lock that begins first.
+    /// The conflicting lock with the lowest offset.
     fn conflict(&self, wanted: &Wanted) -> Option<Holder> {
         self.conflicts(wanted).min_by_key(|holder| (holder.lock.first, holder.owner.id))
     }
