@@ -46,7 +46,10 @@ impl<'a> At<'a> {
 
     pub(crate) fn to_wire(&self) -> messages::At {
         let leading = self.path.iter().take_while(|byte| **byte == b'/').count();
-        messages::At { dir: self.dir, path: self.path[leading..].to_vec() }
+        // An empty path is the inode itself, which an operation on a name refuses with "not found". The root has a name.
+        let is_root = self.dir == ROOT_INO && leading > 0 && leading == self.path.len();
+        let path = if is_root { b"/".to_vec() } else { self.path[leading..].to_vec() };
+        messages::At { dir: self.dir, path }
     }
 }
 

@@ -62,6 +62,7 @@ pub(crate) enum Follow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Empty,
+    Root,
     Dot,
     DotDot,
 }
@@ -95,7 +96,7 @@ impl<E: Engine> Op<'_, E> {
             }
             let Some((start, stop)) = next_name(&path, position) else {
                 if position > 0 || path.first() == Some(&b'/') {
-                    end = if end == End::Empty { End::Dot } else { end };
+                    end = if end == End::Empty { End::Root } else { end };
                     require_dir(&dir)?;
                 }
                 return Ok(Walked::Itself { inode: dir, end });

@@ -1,6 +1,7 @@
 """Files, names, attributes, errors, and what happens in forked children and at signals."""
 
 import asyncio
+import errno
 import io
 import os
 import pathlib
@@ -156,6 +157,20 @@ def test_names_and_attributes(weft, top):
     assert 0 < space.available_bytes <= space.space_bytes and space.files > 3
     assert weft.transports()[0][0] == "meta0"
     weft.sync()
+
+
+def test_the_root_exists(weft):
+    for root in "/", "//":
+        with pytest.raises(FileExistsError):
+            weft.mkdir(root)
+        with pytest.raises(FileExistsError):
+            weft.makedirs(root)
+        weft.makedirs(root, exist_ok=True)
+        with pytest.raises(OSError, match="busy") as refused:
+            weft.rmdir(root)
+        assert refused.value.errno == errno.EBUSY
+    with pytest.raises(FileExistsError):
+        weft.symlink("x", "/")
 
 
 def test_names_without_a_slash_are_below_the_path_of_the_url(weft, top):

@@ -49,6 +49,7 @@ impl<E: Engine> Op<'_, E> {
     /// Removes an empty directory.
     pub fn rmdir(&mut self, caller: &Caller, now: Timestamp, at: At) -> Result<u64, MetaError> {
         self.attempt(|op| match op.walk(caller, at, Follow::Never)? {
+            Walked::Itself { end: End::Root, .. } => Err(MetaError::Busy("the root")),
             Walked::Itself { end: End::Dot, .. } => Err(MetaError::Invalid("the last name is '.'")),
             Walked::Itself { end: End::DotDot, .. } => Err(MetaError::NotEmpty),
             Walked::Itself { end: End::Empty, .. } => Err(MetaError::NotFound),

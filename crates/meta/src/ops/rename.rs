@@ -87,7 +87,7 @@ impl<E: Engine> Op<'_, E> {
         match walked {
             Walked::Itself { end: End::Empty, .. } => Err(MetaError::NotFound),
             Walked::Itself { .. } if mode == RenameMode::NoReplace => Err(MetaError::Exists),
-            Walked::Itself { .. } => Err(MetaError::Busy("the last name is '.' or '..'")),
+            Walked::Itself { .. } => Err(MetaError::Busy("the last name is '.', '..' or '/'")),
             Walked::Name { dir, name, entry, slash } => {
                 let inode = match entry {
                     Some(entry) => Some(self.need(entry.ino)?),
