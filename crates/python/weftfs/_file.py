@@ -183,9 +183,10 @@ class File(io.RawIOBase):
             count = self._native.write_at(data, self._position)
             self._position += count
             return count
-        begin = self._native.append(data)
         count = memoryview(data).nbytes
-        self._position = begin + count
+        # As in the kernel: nothing is appended, so the position stays.
+        if count:
+            self._position = self._native.append(data) + count
         return count
 
     def _must(self, is_so=True, what=""):
