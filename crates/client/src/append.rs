@@ -35,7 +35,7 @@ impl OpenFile {
                 return Ok(file_bytes);
             }
             let request = AppendRequest { ino: self.held.ino, bytes, file_bytes, epoch };
-            let reply = batch::ask(&self.inner, self.inner.meta(), &request)?;
+            let reply = batch::ask(&self.inner, &request)?;
             self.append_epoch.store(reply.epoch, Ordering::Relaxed);
             match reply.offset {
                 Some(offset) => return Ok(offset),

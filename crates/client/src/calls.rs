@@ -15,12 +15,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use weft_transport::are_requests_held;
-use weft_wire::Request;
+use weft_wire::Owned;
 use weft_wire::messages::{Attr, Caller, CloseRequest};
 
 use crate::Result;
 use crate::batch::{self, Batch, Finished};
 use crate::call::Call;
+use crate::closing;
 use crate::deadline::{self, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::fork;
@@ -57,7 +58,7 @@ pub struct PendingCall<T> {
 }
 
 /// What a reply's bytes become.
-type Take<T> = Box<dyn FnOnce(Result<weft_transport::Completion>) -> Result<T> + Send>;
+type Take<T> = Box<dyn FnOnce(Finished) -> Result<T> + Send>;
 /// The attributes in a result, whose sizes are brought up to date.
 type Attrs<T> = fn(&mut T) -> Vec<&mut Attr>;
 
@@ -74,7 +75,7 @@ enum Step<T> {
 }
 
 /// What a call consists of.
-pub(crate) struct Plan<T, R: Request> {
+pub(crate) struct Plan<T, R: Owned> {
     pub request: R,
     /// Sent ahead on the same connection.
     pub closes: Option<CloseRequest>,
@@ -84,7 +85,7 @@ pub(crate) struct Plan<T, R: Request> {
     pub is_open: bool,
 }
 
-impl<T, R: Request> Plan<T, R> {
+impl<T, R: Owned> Plan<T, R> {
     /// One request whose result is without sizes; errors name what it is `on`.
     pub(crate) fn new(
         request: R,
@@ -98,7 +99,7 @@ impl<T, R: Request> Plan<T, R> {
 
 impl<T> PendingCall<T> {
     /// Sends the request, if that takes no time.
-    pub(crate) fn begin<R: Request + 'static>(
+    pub(crate) fn begin<R: Owned + 'static>(
         inner: &Arc<Inner>,
         caller: &Arc<Caller>,
         plan: Plan<T, R>,
@@ -109,11 +110,11 @@ impl<T> PendingCall<T> {
         let Plan { request, closes, on, take, attrs, is_open } = plan;
         let mut batch = Batch::sharing();
         if let Some(closes) = closes {
-            batch.push(Call::of(inner, inner.meta(), &closes, CLOSES));
+            closing::push(inner, &mut batch, closes, CLOSES);
         }
-        batch.push(Call::of(inner, inner.meta(), &request, ASKED));
+        batch.push(Call::to_owner(inner, &request, ASKED));
         let of = inner.clone();
-        let take: Take<T> = Box::new(move |result| take(batch::decode::<R>(&of, of.meta(), result)?));
+        let take: Take<T> = Box::new(move |finished| take(finished.decode::<R>(&of)?));
         let end = deadline::end(inner.options.timeout());
         let (inner, caller, generation) = (inner.clone(), caller.clone(), fork::generation());
         let mut call = PendingCall {
@@ -169,7 +170,7 @@ impl<T> PendingCall<T> {
         self.step = match std::mem::replace(&mut self.step, Step::Taken) {
             // Of a close that failed nobody is notified.
             step if finished.tag == CLOSES && matches!(step, Step::Asking(_)) => step,
-            Step::Asking(take) => match take(finished.result) {
+            Step::Asking(take) => match take(finished) {
                 Ok(value) => self.with_sizes(value),
                 Err(error) => self.failed_with(error),
             },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weft_wire::messages::{
     Attr, AttrReply, Caller, ClusterMapReply, SyncMetaRequest, WatchReply, WatchRequest,
 };
-use weft_wire::{Request, Status};
+use weft_wire::{Owned, Status};
 
 use crate::batch;
 use crate::copy::{Copied, Copy};
@@ -126,14 +126,14 @@ impl Client {
         (*self.caller).clone()
     }
 
-    pub(crate) fn meta<R: Request>(&self, request: &R) -> Result<R::Reply> {
+    pub(crate) fn meta<R: Owned>(&self, request: &R) -> Result<R::Reply> {
         batch::reap(&self.inner);
-        batch::ask(&self.inner, self.inner.meta(), request)
+        batch::ask(&self.inner, request)
     }
 
     /// As [`Client::meta`], of what `at` names: if that is a file by its number, behind the closes of it that
     /// wait.
-    pub(crate) fn meta_behind_closes<R: Request>(&self, at: &At<'_>, request: &R) -> Result<R::Reply> {
+    pub(crate) fn meta_behind_closes<R: Owned>(&self, at: &At<'_>, request: &R) -> Result<R::Reply> {
         match at.number() {
             Some(ino) => {
                 batch::reap(&self.inner);
@@ -144,7 +144,7 @@ impl Client {
     }
 
     /// Asks for attributes and brings their size up to date.
-    pub(crate) fn attr<R: Request<Reply = AttrReply>>(
+    pub(crate) fn attr<R: Owned<Reply = AttrReply>>(
         &self,
         request: &R,
         on: &dyn std::fmt::Display,
@@ -287,27 +287,35 @@ impl Client {
         self.inner.settle_locks().map(drop)
     }
 
-    /// Waits for changes by others of what this client was told since it watches; for those who cache it. The
-    /// server answers when there are some, and after a few seconds. `epoch` and `acknowledged` are those of
-    /// the last reply, 0 at first. While a client watches, others' changes are not acknowledged to them
-    /// before it has acknowledged them here, or [`weft_wire::limits::LEASE_MS`] are over since it was told.
-    /// With `at_once` it is answered without waiting.
-    pub fn watch(&self, epoch: u64, acknowledged: u64, at_once: bool) -> Result<WatchReply> {
-        self.meta(&WatchRequest { epoch, acknowledged, at_once, end: false })
+    /// The shards of the name space. Each has a metadata server of its own, which is watched by itself.
+    pub fn shards(&self) -> Vec<u16> {
+        self.inner.session().owners().map(|(shard, _)| shard).collect()
+    }
+
+    /// Waits for changes that others make to what this client was told of a shard; for clients that cache it. The
+    /// server answers when there are some, and after a few seconds. `epoch` and `acknowledged` are those of the
+    /// last reply of the shard, 0 at first. While a client watches, the server delays the acknowledgement of others'
+    /// changes until this client has acknowledged them here, or until [`weft_wire::limits::LEASE_MS`] have passed.
+    /// With `at_once` the server answers without waiting.
+    pub fn watch(&self, shard: u16, epoch: u64, acknowledged: u64, at_once: bool) -> Result<WatchReply> {
+        batch::reap(&self.inner);
+        let request = WatchRequest { epoch, acknowledged, at_once, end: false };
+        batch::ask_server(&self.inner, self.inner.owner(shard), &request)
     }
 
     /// Watches no longer: this client holds no leases any more.
     pub fn end_watch(&self) -> Result<()> {
         let request = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: true };
-        let requests = [(self.inner.meta(), request)];
+        let owners = self.inner.session().owners();
+        let requests = owners.map(|(_, owner)| (owner, request.clone()));
         let replies = batch::ask_all(&self.inner, requests, Some(END_PATIENCE));
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// Counts how often the metadata server was reached anew: over no connection that was there before, or
-    /// another run of it. What it was told before may not be known to it any more.
-    pub fn meta_arrivals(&self) -> u64 {
-        self.inner.meta_arrivals()
+    /// How often the metadata server of a shard was reached over no connection that was there before, or in another
+    /// run of it. After that it may not know any more what it told this client.
+    pub fn arrivals(&self, shard: u16) -> u64 {
+        self.inner.arrivals(shard)
     }
 
     /// Shared memory for I/O without a copy on the servers' host.

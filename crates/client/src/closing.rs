@@ -20,7 +20,7 @@
 
 use std::sync::Mutex;
 
-use weft_wire::Request;
+use weft_wire::Owned;
 use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
 use weft_wire::messages::{CloseRequest, ClosedFile, rights};
 
@@ -70,7 +70,7 @@ impl Closing {
         match self.add(file) {
             Ok(waiting) => waiting,
             Err(request) => {
-                send(rpc, &request);
+                send(rpc, request);
                 0
             }
         }
@@ -79,37 +79,48 @@ impl Closing {
     /// Sends those that wait. The reply is not waited for.
     pub(crate) fn send_all(&self, rpc: &Rpc) {
         if let Some(request) = self.take() {
-            send(rpc, &request);
+            send(rpc, request);
         }
     }
 
     /// Asks the metadata server for something that concerns the inode `ino`, behind the end of its opens for
     /// writing that wait: one round trip.
-    pub(crate) fn ask_behind<R: Request>(&self, rpc: &Rpc, ino: u64, request: &R) -> Result<R::Reply, Error> {
+    pub(crate) fn ask_behind<R: Owned>(&self, rpc: &Rpc, ino: u64, request: &R) -> Result<R::Reply, Error> {
         const CLOSES: usize = 0;
         const ASKED: usize = 1;
         // One connection, on which requests are done in the order in which they are sent.
         let mut batch = Batch::default();
         if let Some(closes) = self.take_if_written(ino) {
-            batch.push(Call::of(rpc, rpc.meta(), &closes, CLOSES));
+            push(rpc, &mut batch, closes, CLOSES);
         }
-        batch.push(Call::of(rpc, rpc.meta(), request, ASKED));
+        batch.push(Call::to_owner(rpc, request, ASKED));
         let mut reply = None;
         while let Some(finished) = batch.wait(rpc) {
             // Of a close that failed nobody is notified.
             if finished.tag == ASKED {
-                reply = Some(batch::decode::<R>(rpc, rpc.meta(), finished.result));
+                reply = Some(finished.decode::<R>(rpc));
             }
         }
         reply.expect("every request ends")
     }
 }
 
-/// Sends a request whose reply nobody waits for.
-pub(crate) fn send(rpc: &Rpc, request: &CloseRequest) {
+/// Adds closes to a batch: one message to each metadata server that owns some of the inodes.
+pub(crate) fn push(rpc: &Rpc, batch: &mut Batch, closes: CloseRequest, tag: usize) {
+    let mut files = closes.files;
+    while let Some(first) = files.first() {
+        let owner = rpc.owner_of(first.ino);
+        let others = files.extract_if(.., |file| rpc.owner_of(file.ino) != owner).collect();
+        batch.push(Call::of(rpc, owner, &CloseRequest { files }, tag));
+        files = others;
+    }
+}
+
+/// Sends closes whose replies nobody waits for.
+pub(crate) fn send(rpc: &Rpc, closes: CloseRequest) {
     batch::reap(rpc);
     let mut batch = Batch::default();
-    batch.push(Call::of(rpc, rpc.meta(), request, 0));
+    push(rpc, &mut batch, closes, 0);
     batch.detach(rpc);
 }
 

@@ -28,7 +28,7 @@ impl OpenFile {
         let _operation = self.inner.operation();
         let ask = || {
             let request = self.counter_request(change, amount)?;
-            Ok(batch::ask(&self.inner, self.inner.meta(), &request)?.before)
+            Ok(batch::ask(&self.inner, &request)?.before)
         };
         ask().map_err(|error: Error| error.on(&self.name))
     }

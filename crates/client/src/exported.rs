@@ -229,7 +229,7 @@ impl Client {
             let (access, id) = (capability.access(), inner.open_id(0));
             let request =
                 ReopenRequest { capability: capability.clone(), id: id.clone(), small: Added(true) };
-            let reply = batch::ask(inner, inner.meta(), &request)?;
+            let reply = batch::ask(inner, &request)?;
             let id = OpenId { run: reply.run, ..id };
             let capability = reply.capability.unwrap_or(capability);
             let held = Held::new(capability, access, id, inner.session().id());

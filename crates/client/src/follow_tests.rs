@@ -5,13 +5,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft_layout::Layout;
+use weft_layout::{Layout, first_ino_of, shard_of};
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{
-    Attr, ClusterMapReply, DataSize, Empty, Endpoint, FileCountReply, FileKind, HelloReply, HelloRequest,
-    IoWork, OpenReply, PingReply, ProveReply, RemovedReply, ServerInfo, SpaceReply, StatusReply,
-    SyncAllReply, Time, WriteReply, endpoint, rights, server_role,
+    Attr, AttrReply, ClaimLocksReply, ClusterMapReply, DataSize, Empty, Endpoint, FileCountReply, FileKind,
+    HelloReply, HelloRequest, IoWork, LockReply, LockState, OpenReply, OpenRequest, PingReply, ProveReply,
+    RemovedReply, ReopenRequest, ServerInfo, SpaceReply, StatusReply, SyncAllReply, Time, WriteReply,
+    endpoint, rights, server_role,
 };
 use weft_wire::security::{Capability, Key, server_proof};
 use weft_wire::{Header, Op, Status, Wire};
@@ -19,7 +20,7 @@ use weft_wire::{Header, Op, Status, Wire};
 use crate::dial::{Dial, Dialled, Greet, Wish};
 use crate::error::{Error, ErrorKind};
 use crate::wait::lock;
-use crate::{Client, ConnectOptions, File, OpenOptions};
+use crate::{At, Client, ConnectOptions, File, LockKind, LockTarget, LockWait, OpenOptions};
 
 const OURS: [u8; 16] = [1; 16];
 const KEY: Key = Key([1; 32]);
@@ -214,7 +215,17 @@ impl NetLink {
             Op::Ping => PingReply { echo: Vec::new() }.to_bytes(),
             Op::Status => StatusReply::sample(&mut 1).to_bytes(),
             Op::Unlink => RemovedReply { parent: None, dir: weft_wire::Added(None) }.to_bytes(),
-            Op::Open | Op::Reopen => open_reply(world.run).to_bytes(),
+            Op::Open => {
+                let request = OpenRequest::from_bytes(body).unwrap();
+                open_reply(world.run, first_ino_of(shard_of(request.at.dir)) + 7).to_bytes()
+            }
+            Op::Reopen => {
+                let request = ReopenRequest::from_bytes(body).unwrap();
+                open_reply(world.run, request.capability.ino).to_bytes()
+            }
+            Op::Lookup | Op::GetAttr => AttrReply::sample(&mut 1).to_bytes(),
+            Op::Lock => LockReply { state: LockState::Granted }.to_bytes(),
+            Op::ClaimLocks => ClaimLocksReply { lost: Vec::new() }.to_bytes(),
             Op::FileCount => FileCountReply { files: 1, tree: weft_wire::Added(None) }.to_bytes(),
             Op::Space => {
                 let disk_id = [self.host.0.as_bytes()[2]; 16];
@@ -244,10 +255,10 @@ impl NetLink {
     }
 }
 
-fn open_reply(run: u64) -> OpenReply {
+fn open_reply(run: u64, ino: u64) -> OpenReply {
     let layout = Layout::new(STRIP_BYTES, 0, 2, 2).unwrap();
     let capability = Capability {
-        ino: 7,
+        ino,
         rights: rights::READ | rights::WRITE,
         expires_s: u64::MAX >> 1,
         holder: weft_wire::security::Holder([0; 8]),
@@ -255,7 +266,7 @@ fn open_reply(run: u64) -> OpenReply {
         signature: [3; 16],
     };
     let attr = Attr {
-        ino: 7,
+        ino,
         kind: FileKind::File,
         layout: Some(layout),
         size: 0,
@@ -494,7 +505,7 @@ fn the_metadata_server_that_moved_is_found_by_the_others_and_hears_what_is_open(
     client.unlink("/x").unwrap();
     let executed = |op| net.seen(op).into_iter().filter(|seen| seen.executed).count();
     assert_eq!((executed(Op::Unlink), executed(Op::Reopen)), (1, 1));
-    assert_eq!(client.meta_arrivals(), 2);
+    assert_eq!(client.arrivals(0), 2);
     file.close().unwrap();
 }
 
@@ -606,7 +617,7 @@ fn a_map_that_makes_no_sense_is_refused_and_the_error_says_why() {
         ("metadata server", ErrorKind::Protocol, |map| {
             map.servers.remove(0);
         }),
-        ("metadata server of this connection", ErrorKind::Protocol, |map| map.servers[0].id = 3),
+        ("a metadata server of this session", ErrorKind::Protocol, |map| map.servers[0].id = 3),
     ];
     for (told, kind, harm) in harms {
         let (net, client) = Net::with_client(&map_of(1, 2));
@@ -619,7 +630,7 @@ fn a_map_that_makes_no_sense_is_refused_and_the_error_says_why() {
         assert_eq!(error.kind(), *kind, "{error}");
         assert!(error.to_string().contains(told), "{told}: {error}");
         assert_eq!(client.map().version, 1);
-        if *told != "metadata server of this connection" {
+        if *told != "a metadata server of this session" {
             let error = net.client(&map, |_| ()).err();
             assert!(error.is_some() || *kind == ErrorKind::Untrusted, "{told}: a client began with it");
         }
@@ -659,4 +670,74 @@ fn a_forked_child_goes_on_with_the_newest_map_and_follows_by_itself() {
     assert_eq!(status, 0);
     assert_eq!(client.map().version, 2);
     client.unlink("/z").unwrap();
+}
+
+/// A map with two metadata servers, of which each owns a shard.
+fn two_shards() -> ClusterMapReply {
+    let mut map = map_of(1, 2);
+    let endpoints = vec![Endpoint::new(endpoint::TCP, home("meta1"))];
+    map.servers.insert(1, ServerInfo::new(1, "meta1", server_role::META, endpoints));
+    map
+}
+
+/// The servers that executed requests of this operation.
+fn executors(net: &Net, op: Op) -> Vec<String> {
+    net.seen(op).into_iter().filter(|seen| seen.executed).map(|seen| seen.server).collect()
+}
+
+#[test]
+fn requests_go_to_the_metadata_server_that_owns_what_they_are_about() {
+    let (net, client) = Net::with_client(&two_shards());
+    let (first, second) = (9, first_ino_of(1) + 9);
+    client.unlink(At::child(first, b"x")).unwrap();
+    client.unlink(At::child(second, b"x")).unwrap();
+    assert_eq!(executors(&net, Op::Unlink), ["meta0", "meta1"]);
+    client.stat(At::ino(second), true).unwrap();
+    assert_eq!(executors(&net, Op::Lookup), ["meta1"]);
+    client.list_keys().unwrap_err();
+    assert_eq!(executors(&net, Op::ListKeys), ["meta0"]);
+    assert_eq!(client.statfs().unwrap().files, 2, "each server has counted its own");
+    client.sync_names().unwrap();
+    assert_eq!(executors(&net, Op::SyncMeta), ["meta0", "meta1"]);
+    for shard in client.shards() {
+        client.watch(shard, 0, 0, true).unwrap_err();
+    }
+    client.end_watch().unwrap_err();
+    assert_eq!(executors(&net, Op::Watch), ["meta0", "meta1", "meta0", "meta1"]);
+}
+
+#[test]
+fn open_files_locks_and_closes_stay_with_the_owner_of_their_inode() {
+    let (net, client) = Net::with_client(&two_shards());
+    let file = |dir| client.open(At::child(dir, b"f"), &OpenOptions::new().read(true)).unwrap();
+    let (one, other) = (file(9), file(first_ino_of(1) + 9));
+    assert_eq!(executors(&net, Op::Open), ["meta0", "meta1"]);
+    let whole = || (LockTarget::Whole, LockKind::Exclusive);
+    for file in [&one, &other] {
+        let (target, kind) = whole();
+        file.lock(target, kind, LockWait::Never).unwrap();
+    }
+    assert_eq!(executors(&net, Op::Lock), ["meta0", "meta1"]);
+    // Both are started again, and each hears of what it owns.
+    lock(&net.0).run = 2;
+    net.go_by(&ClusterMapReply {
+        version: 2,
+        ..moved(moved(two_shards(), "meta0", &["elsewhere:1"]), "meta1", &["elsewhere:2"])
+    });
+    client.unlink(At::child(9, b"x")).unwrap();
+    assert_eq!(
+        (executors(&net, Op::Reopen), executors(&net, Op::ClaimLocks)),
+        (names(&["meta0"]), names(&["meta0"]))
+    );
+    client.unlink(At::child(first_ino_of(1) + 9, b"x")).unwrap();
+    let both = names(&["meta0", "meta1"]);
+    assert_eq!((executors(&net, Op::Reopen), executors(&net, Op::ClaimLocks)), (both.clone(), both.clone()));
+    one.close_later().unwrap();
+    other.close_later().unwrap();
+    client.send_closes();
+    assert_eq!(executors(&net, Op::Close), both);
+}
+
+fn names(all: &[&str]) -> Vec<String> {
+    all.iter().map(|name| (*name).to_owned()).collect()
 }

@@ -10,7 +10,7 @@ impl Client {
     /// Puts an issued key on the list. One that is not on it comes there when it is first used.
     pub fn note_key(&self, key: &KeyInfo) -> Result<()> {
         let request = NoteKeyRequest { key: key.clone() };
-        batch::ask(&self.inner, self.inner.meta(), &request).map(drop)
+        batch::ask(&self.inner, &request).map(drop)
     }
 
     /// All keys that were issued or used, by id.
@@ -18,7 +18,7 @@ impl Client {
         let mut all: Vec<KeyRecord> = Vec::new();
         loop {
             let after = all.last().map_or([0; 16], |record| record.key.id);
-            let page = batch::ask(&self.inner, self.inner.meta(), &ListKeysRequest { after })?;
+            let page = batch::ask(&self.inner, &ListKeysRequest { after })?;
             let is_end = page.end || page.keys.is_empty();
             all.extend(page.keys);
             if is_end {
@@ -30,6 +30,6 @@ impl Client {
     /// Ends a key: its connections are closed, and no new ones are served. Returns the names of I/O servers that have not
     /// confirmed it yet; they are told when they answer again.
     pub fn revoke_key(&self, id: [u8; 16]) -> Result<Vec<String>> {
-        Ok(batch::ask(&self.inner, self.inner.meta(), &RevokeKeyRequest { id })?.waiting)
+        Ok(batch::ask(&self.inner, &RevokeKeyRequest { id })?.waiting)
     }
 }

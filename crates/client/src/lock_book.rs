@@ -266,12 +266,15 @@ impl LockBook {
     pub(crate) fn claim(
         &self,
         session: &Session,
+        server: usize,
         link: &mut dyn Link,
         deadline: Instant,
     ) -> Result<(), Error> {
         let asked = since_boot();
         self.claims.fetch_add(1, Ordering::SeqCst);
-        for locks in self.all().chunks(LOCKS_PER_CLAIM_MAX) {
+        let mut owned = self.all();
+        owned.retain(|lock| session.owner_of(lock.ino) == server);
+        for locks in owned.chunks(LOCKS_PER_CLAIM_MAX) {
             let request = ClaimLocksRequest { locks: locks.to_vec() };
             let reply = ask(link, session.next_request_id(), &request, deadline)?;
             reply.lost.iter().filter_map(|at| locks.get(*at as usize)).for_each(|lost| self.note_lost(lost));

@@ -37,7 +37,7 @@ pub enum LockStep {
 }
 
 impl OpenFile {
-    fn begin_about_locks<T: 'static, R: weft_wire::Request + 'static>(
+    fn begin_about_locks<T: 'static, R: weft_wire::Owned + 'static>(
         &self,
         request: R,
         take: impl FnOnce(R::Reply) -> Result<T, Error> + Send + 'static,

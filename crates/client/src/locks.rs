@@ -209,7 +209,7 @@ impl OpenFile {
             let hold_ms = if kept_back.is_some() { self.hold_ms() } else { 0 };
             let request = LockRequest { lock: wanted.clone(), wait: waits, hold_ms };
             let asked = since_boot();
-            let reply = batch::ask_looking(inner, inner.meta(), &request, LOOK, || {
+            let reply = batch::ask_looking(inner, &request, LOOK, || {
                 if !ended && is_over() {
                     ended = true;
                     return self.cancel(wanted);
@@ -239,7 +239,7 @@ impl OpenFile {
 
     fn cancel(&self, wanted: &FileLock) -> Result<(), Error> {
         let request = UnlockRequest { lock: wanted.clone(), what: UnlockWhat::Wait };
-        batch::ask(&self.inner, self.inner.meta(), &request).map(drop)
+        batch::ask(&self.inner, &request).map(drop)
     }
 
     /// How long a server may be silent about a lock, so that it does not seem to be dead.
@@ -280,7 +280,7 @@ impl OpenFile {
         self.inner.count_covered(&self.held)?;
         let request = GetLockRequest { lock, hold_ms: self.hold_ms() };
         loop {
-            let reply = batch::ask(&self.inner, self.inner.meta(), &request)?;
+            let reply = batch::ask(&self.inner, &request)?;
             if reply.state != LockState::Waiting {
                 return Ok(reply.holder);
             }
@@ -317,7 +317,7 @@ impl Inner {
     /// Gives locks back. Where the server does not confirm it, it is told again by [`Inner::settle_locks`].
     fn give_back(&self, request: UnlockRequest) -> Result<(), Error> {
         self.locks.note_given_back(&request);
-        batch::ask(self, self.meta(), &request)?;
+        batch::ask(self, &request)?;
         self.locks.note_settled(&request);
         Ok(())
     }
@@ -326,7 +326,7 @@ impl Inner {
     pub(crate) fn settle_locks(&self) -> Result<bool, Error> {
         let Some(owed) = self.locks.begin_settling() else { return Ok(false) };
         let settled = owed.iter().try_for_each(|request| {
-            batch::ask(self, self.meta(), request)?;
+            batch::ask(self, request)?;
             self.locks.note_settled(request);
             Ok(())
         });
@@ -341,12 +341,17 @@ impl Inner {
             return Ok(());
         }
         let now = since_boot();
-        let server = self.session().server(self.meta());
-        server.lanes().iter().for_each(|lane| lane.progress());
-        if !server.lanes().is_empty() && self.locks.is_confirmed(now) {
+        let mut is_connected = true;
+        for (_, owner) in self.session().owners() {
+            let server = self.session().server(owner);
+            server.lanes().iter().for_each(|lane| lane.progress());
+            is_connected &= !server.lanes().is_empty();
+        }
+        if is_connected && self.locks.is_confirmed(now) {
             return Ok(());
         }
-        batch::ask(self, self.meta(), &PingRequest { echo: Vec::new() })?;
+        let pings = self.session().owners().map(|(_, owner)| (owner, PingRequest { echo: Vec::new() }));
+        batch::ask_all(self, pings, None).into_iter().try_for_each(|reply| reply.map(drop))?;
         self.locks.note_confirmed(now);
         Ok(())
     }

@@ -193,14 +193,14 @@ impl OpenFile {
 
     /// Makes durable what the metadata server was told.
     pub(crate) fn sync_attributes(&self) -> Result<(), Error> {
-        batch::ask(&self.inner, self.inner.meta(), &SyncMetaRequest {})?;
+        batch::ask_server(&self.inner, self.inner.owner_of(self.held.ino), &SyncMetaRequest {})?;
         check_remembered(&self.inner, &self.held)
     }
 
     pub(crate) fn stat(&self) -> Result<Attr, Error> {
         let _operation = self.inner.operation();
         let request = InodeRequest { caller: (*self.caller).clone(), ino: self.held.ino };
-        let mut attr = batch::ask(&self.inner, self.inner.meta(), &request)?.attr;
+        let mut attr = batch::ask(&self.inner, &request)?.attr;
         size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
         *lock(&self.attr) = attr.clone();
         Ok(attr)
@@ -317,9 +317,9 @@ impl OpenFile {
         let request = CloseRequest { files: vec![file] };
         if is_report {
             batch::reap(inner);
-            return batch::ask(inner, inner.meta(), &request).map(drop);
+            return batch::ask(inner, &request).map(drop);
         }
-        closing::send(inner, &request);
+        closing::send(inner, request);
         Ok(())
     }
 
@@ -431,7 +431,7 @@ pub(crate) fn check_remembered(inner: &Inner, held: &Held) -> Result<(), Error> 
     if held.is_forgotten() {
         let text = "the metadata server has lost acknowledged changes of this file, as after a power failure of its machine: \
                     open the file again, and write again what was not yet durable";
-        let server = inner.session().server(inner.meta()).describe(None);
+        let server = inner.session().server(inner.owner_of(held.ino)).describe(None);
         return Err(Error::new(Op::SyncMeta.name(), ErrorKind::Status(Status::Io), text).at_server(server));
     }
     Ok(())

@@ -49,13 +49,13 @@ impl Client {
 
     fn quota_page(&self, (kind, id, inclusive): (u8, u64, bool), rows_max: u32) -> Result<ListQuotasReply> {
         let request = ListQuotasRequest { caller: (*self.caller).clone(), kind, id, inclusive, rows_max };
-        batch::ask(&self.inner, self.inner.meta(), &request)
+        batch::ask(&self.inner, &request)
     }
 
     /// Sets the limits of a subject; `None` takes its own away.
     pub fn set_quota(&self, kind: u8, id: u64, limits: Option<QuotaLimits>) -> Result<()> {
         let request = SetQuotaRequest { kind, id, limits };
-        batch::ask(&self.inner, self.inner.meta(), &request).map(drop)
+        batch::ask(&self.inner, &request).map(drop)
     }
 
     /// Makes a directory and all below it a tree that can have a quota, or takes that back. `progress` is told how many entries were
@@ -72,7 +72,7 @@ impl Client {
             let mut after = Some(0);
             while let Some(from) = after {
                 let request = MarkTreeRequest { tree, dir, on, after: from };
-                let page = batch::ask(&self.inner, self.inner.meta(), &request)?;
+                let page = batch::ask(&self.inner, &request)?;
                 entries += u64::from(page.entries);
                 progress(entries);
                 waiting.extend(page.directories);
@@ -84,6 +84,6 @@ impl Client {
 
     /// Has all usage counted anew.
     pub fn count_usage(&self) -> Result<()> {
-        batch::ask(&self.inner, self.inner.meta(), &CountUsageRequest {}).map(drop)
+        batch::ask(&self.inner, &CountUsageRequest {}).map(drop)
     }
 }

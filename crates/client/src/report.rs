@@ -35,7 +35,7 @@ impl Held {
         }
         let Some(report) = self.take_report() else { return Ok(None) };
         let request = ReportRequest { ino: self.ino, report };
-        match batch::ask(inner, inner.meta(), &request) {
+        match batch::ask(inner, &request) {
             Ok(reply) => Ok(Some(reply.attr)),
             Err(error) => {
                 self.put_back(&request.report);
@@ -90,7 +90,7 @@ pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Re
         end_bytes: one.end_bytes.max(other.end_bytes),
         touch: one.touch || other.touch,
     });
-    let changed = batch::ask(inner, inner.meta(), &SetAttrRequest { report, ..change });
+    let changed = batch::ask(inner, &SetAttrRequest { report, ..change });
     if changed.is_err() {
         reports.iter().for_each(|(held, report)| held.put_back(report));
     }
@@ -121,14 +121,14 @@ impl Inner {
         // Only an open of this session can be promised anything.
         self.count_covered(held)?;
         let request = ReserveRequest { capability: held.capability(), end_bytes };
-        held.renew(batch::ask(self, self.meta(), &request)?.capability);
+        held.renew(batch::ask(self, &request)?.capability);
         Ok(())
     }
 
     /// Makes sure that an open just made counts in the present run of the session. Where its reply is one
     /// that a server kept, which was restarted since, it was not known here when the others were reopened.
     pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
-        let run = self.session().server(self.meta()).run();
+        let run = self.session().server(self.owner_of(held.ino)).run();
         if held.id().run == run { Ok(()) } else { self.reopen(held) }
     }
 
@@ -139,7 +139,7 @@ impl Inner {
     }
 
     fn reopen(&self, held: &Held) -> Result<(), Error> {
-        held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
+        held.reopened(batch::ask(self, &held.reopening())?);
         Ok(())
     }
 

@@ -24,12 +24,14 @@ impl Restore for Reopener {
     fn restore(
         &self,
         session: &Session,
+        server: usize,
         link: &mut dyn Link,
         run: u64,
         timeout: Duration,
     ) -> Result<(), Error> {
         let deadline = Instant::now() + timeout;
-        let is_lost = |held: &Held| held.id().run != run && !held.is_covered();
+        let is_lost =
+            |held: &Held| session.owner_of(held.ino) == server && held.id().run != run && !held.is_covered();
         for held in self.held.all().into_iter().filter(|held| is_lost(held)) {
             match ask(link, session.next_request_id(), &held.reopening(), deadline) {
                 Ok(reply) => held.reopened(reply),
@@ -39,6 +41,6 @@ impl Restore for Reopener {
                 Err(error) => return Err(error),
             }
         }
-        self.locks.claim(session, link, Instant::now() + timeout)
+        self.locks.claim(session, server, link, Instant::now() + timeout)
     }
 }

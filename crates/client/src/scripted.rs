@@ -403,7 +403,7 @@ fn a_change_of_a_counter_that_was_lost_is_repeated_with_its_number_and_slot() {
 #[test]
 fn a_server_of_an_older_release_is_not_asked_what_it_does_not_know() {
     let (client, script) = client(&[], |_| {});
-    client.inner.session().server(client.inner.meta()).set_version(1);
+    client.inner.session().server(0).set_version(1);
     let file = some_file(&client);
     let used = asked(&script, || {
         let error = file.fetch_add(1).unwrap_err();
@@ -493,7 +493,9 @@ fn threads_share_a_bounded_number_of_lanes_and_each_gets_its_own_answer() {
                 for round in 0..10u8 {
                     let echo = vec![thread; usize::from(round) + 1];
                     assert_eq!(
-                        batch::ask(&client.inner, 1, &PingRequest { echo: echo.clone() }).unwrap().echo,
+                        batch::ask_server(&client.inner, 1, &PingRequest { echo: echo.clone() })
+                            .unwrap()
+                            .echo,
                         echo
                     );
                 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weft_layout::{first_ino_of, shard_of};
 use weft_transport::LinkKind;
 use weft_wire::limits::FIND_INODES_MAX;
 use weft_wire::messages::{
@@ -179,7 +180,7 @@ impl Client {
         let requests = io.map(|(index, _)| (index, SpaceRequest {}));
         let patience = SPACE_PATIENCE.min(self.inner.options.patience() / 2);
         let spaces = batch::ask_all(&self.inner, requests, Some(patience));
-        let FileCountReply { files, tree } = self.meta(&FileCountRequest { ino: Added(ino) })?;
+        let (files, tree) = self.file_count(ino)?;
         let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files, files_max: 0 };
         let any = spaces.iter().any(Result::is_ok);
         let mut counted = HashSet::new();
@@ -195,7 +196,21 @@ impl Client {
             all.free_bytes += space.free_bytes;
             all.available_bytes += space.available_bytes;
         }
-        Ok(tree.0.map_or(all, |tree| within(all, &tree)))
+        Ok(tree.map_or(all, |tree| within(all, &tree)))
+    }
+
+    /// The number of files, and the limits of the tree that the inode is in.
+    fn file_count(&self, ino: u64) -> Result<(u64, Option<TreeSpace>)> {
+        batch::reap(&self.inner);
+        let owners = self.inner.session().owners();
+        let requests = owners.map(|(_, owner)| (owner, FileCountRequest { ino: Added(ino) }));
+        let (mut all, mut within) = (0, None);
+        for reply in batch::ask_all(&self.inner, requests, None) {
+            let FileCountReply { files, tree } = reply?;
+            all += files;
+            within = within.or(tree.0);
+        }
+        Ok((all, within))
     }
 
     /// The space of every server's disk, or why one does not say; metadata servers first.
@@ -227,14 +242,23 @@ impl Client {
         let (mut all, mut after) = (Vec::new(), from);
         loop {
             let request = FindPathsRequest { inodes: missing.clone(), after };
-            let FindPathsReply { found, next } = batch::ask(&self.inner, self.inner.meta(), &request)?;
+            let FindPathsReply { found, next } = batch::ask(&self.inner, &request)?;
             missing.retain(|ino| found.iter().all(|found| found.ino != *ino));
             all.extend(found);
-            match next {
+            if missing.is_empty() {
+                return Ok((all, None));
+            }
+            match next.or_else(|| self.next_shard(after)) {
                 Some(next) if Instant::now() < until => after = next,
                 next => return Ok((all, next)),
             }
         }
+    }
+
+    /// The place before the first name of the shard after that of `place`.
+    fn next_shard(&self, place: NamePlace) -> Option<NamePlace> {
+        let (shard, _) = self.inner.session().owners().find(|(shard, _)| *shard > shard_of(place.dir))?;
+        Some(NamePlace { dir: first_ino_of(shard), cookie: 0 })
     }
 
     /// Time of a round trip of `echo` to the server with this name.
@@ -246,7 +270,7 @@ impl Client {
         })?;
         let request = PingRequest { echo: echo.to_vec() };
         let begin = Instant::now();
-        batch::ask(&self.inner, index, &request)?;
+        batch::ask_server(&self.inner, index, &request)?;
         Ok(begin.elapsed())
     }
 }

@@ -181,7 +181,7 @@ fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
     }
     let request = SettleRequest { capability: capability.clone(), file_bytes: attr.size, epoch: attr.epoch };
     let mut batch = Batch::sharing();
-    batch.push(Call::of(inner, inner.meta(), &request, 0));
+    batch.push(Call::to_owner(inner, &request, 0));
     batch.detach(inner);
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn truncate(
     for begun_before in 0.. {
         let begun = match request.at.path.is_empty() {
             true => inner.closing().ask_behind(inner, request.at.dir, &request)?,
-            false => batch::ask(inner, inner.meta(), &request)?,
+            false => batch::ask(inner, &request)?,
         };
         if let Some(capability) = &begun.capability {
             let committed = cut_and_commit(inner, capability, file_bytes, begun.attr.epoch);
@@ -235,7 +235,7 @@ fn cut_and_commit(inner: &Inner, capability: &Capability, file_bytes: u64, epoch
         opens.first().inspect(|held| held.losses().note_change(slot, loss_epoch));
     }
     let commit = TruncateCommitRequest { capability: capability.clone(), file_bytes, epoch };
-    batch::ask(inner, inner.meta(), &commit).map(drop)
+    batch::ask(inner, &commit).map(drop)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use weft_wire::messages::{Caller, DataSize, OpenRequest, SizeRequest, Time};
 use weft_wire::security::Capability;
 
 use crate::At;
-use crate::batch::{self, Batch, Finished};
+use crate::batch::{Batch, Finished};
 use crate::call::Call;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
@@ -33,7 +33,7 @@ pub(crate) struct Sizing {
     /// Of each file, what each slot's server has said.
     parts: Vec<Vec<Option<DataSize>>>,
     /// By the tags of requests for sizes: file, slot and server.
-    asked: Vec<(usize, u16, usize)>,
+    asked: Vec<(usize, u16)>,
     phase: Phase,
     /// How long servers are waited for, if not for the operation's time.
     patience: Option<Duration>,
@@ -67,24 +67,24 @@ impl Sizing {
                 execute: Added(false),
                 append: Added(false),
             };
-            batch.push(Call::of(inner, inner.meta(), &request, file));
+            batch.push(Call::to_owner(inner, &request, file));
         }
         Sizing { capabilities, parts: Vec::new(), asked: Vec::new(), phase: Phase::Capabilities, patience }
     }
 
     /// Takes a reply.
     pub(crate) fn take(&mut self, inner: &Inner, finished: Finished) -> Result<(), Error> {
-        let Finished { tag, result, .. } = finished;
+        let tag = finished.tag;
         if self.phase == Phase::Capabilities {
-            match batch::decode::<OpenRequest>(inner, inner.meta(), result) {
+            match finished.decode::<OpenRequest>(inner) {
                 Ok(reply) => self.capabilities[tag] = reply.capability,
                 Err(error) if error.status().is_some() => {}
                 Err(error) => return Err(error),
             }
             return Ok(());
         }
-        let (file, slot, server) = self.asked[tag];
-        match batch::decode::<SizeRequest>(inner, server, result) {
+        let (file, slot) = self.asked[tag];
+        match finished.decode::<SizeRequest>(inner) {
             Ok(part) => self.parts[file][usize::from(slot)] = Some(part),
             // A server that cannot be asked keeps nobody from hearing of the others.
             Err(error) if error.kind() == ErrorKind::Unreachable => {}
@@ -111,7 +111,7 @@ impl Sizing {
                         None => call,
                         Some(patience) => call.patience_also_to_connect(patience),
                     });
-                    self.asked.push((file, slot, server));
+                    self.asked.push((file, slot));
                 }
             }
         }

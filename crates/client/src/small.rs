@@ -146,7 +146,7 @@ impl Held {
         }
         inner.keep_alive(self)?;
         let request = ReadSmallRequest { capability: self.capability(), offset: 0, bytes: 0 };
-        let reply = batch::ask(inner, inner.meta(), &request)?;
+        let reply = batch::ask(inner, &request)?;
         if reply.striped {
             self.note_striped();
         }
@@ -157,7 +157,7 @@ impl Held {
     pub(crate) fn spread(&self, inner: &Inner) -> Result<(), Error> {
         if self.small_bytes() > 0 {
             inner.keep_alive(self)?;
-            batch::ask(inner, inner.meta(), &SpreadRequest { capability: self.capability() })?;
+            batch::ask(inner, &SpreadRequest { capability: self.capability() })?;
             self.note_striped();
         }
         Ok(())
@@ -183,7 +183,7 @@ impl Held {
             data: data.to_vec(),
             times: Added(Some(times)),
         };
-        let reply = batch::ask(inner, inner.meta(), &request)?;
+        let reply = batch::ask(inner, &request)?;
         if reply.attr.is_none() {
             self.note_striped();
         }
@@ -197,7 +197,7 @@ impl Held {
         }
         inner.keep_alive(self)?;
         let request = SyncSmallRequest { capability: self.capability() };
-        let reply = batch::ask(inner, inner.meta(), &request)?;
+        let reply = batch::ask(inner, &request)?;
         if reply.striped {
             self.note_striped();
         }

@@ -6,7 +6,7 @@ use weft_wire::messages::{
     ReadDirReply, ReadDirRequest, ReadlinkRequest, RenameRequest, RmdirRequest, SymlinkRequest,
     UnlinkRequest,
 };
-use weft_wire::{Added, Request};
+use weft_wire::{Added, Owned};
 
 use crate::calls::{PendingCall, Plan};
 use crate::error::{Error, ErrorKind};
@@ -25,12 +25,12 @@ pub struct Made {
 }
 
 impl Client {
-    fn begin<T: 'static, R: Request + 'static>(&self, plan: Plan<T, R>) -> PendingCall<T> {
+    fn begin<T: 'static, R: Owned + 'static>(&self, plan: Plan<T, R>) -> PendingCall<T> {
         PendingCall::begin(&self.inner, &self.caller, plan)
     }
 
     /// Begins what leads to a result without sizes.
-    fn start<T: 'static, R: Request + 'static>(
+    fn start<T: 'static, R: Owned + 'static>(
         &self,
         request: R,
         on: &dyn std::fmt::Display,
@@ -40,7 +40,7 @@ impl Client {
     }
 
     /// Begins what leads to attributes.
-    fn start_attr<R: Request<Reply = AttrReply> + 'static>(
+    fn start_attr<R: Owned<Reply = AttrReply> + 'static>(
         &self,
         request: R,
         on: &dyn std::fmt::Display,
@@ -49,7 +49,7 @@ impl Client {
     }
 
     /// Begins what makes a name.
-    fn start_made<R: Request<Reply = AttrReply> + 'static>(
+    fn start_made<R: Owned<Reply = AttrReply> + 'static>(
         &self,
         request: R,
         on: &dyn std::fmt::Display,

@@ -25,7 +25,7 @@ use weft_wire::security::Capability;
 use weft_wire::{Op, Wire, body};
 
 use crate::access::{IoStats, Method};
-use crate::batch::{self, Batch, Finished};
+use crate::batch::{Batch, Finished};
 use crate::call::{Call, Content};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
@@ -168,18 +168,18 @@ impl<'a> Transfer<'a> {
             },
         };
         self.small = Some(request.asked());
-        let (rpc, meta) = (&self.file.inner.rpc, self.file.inner.meta());
+        let rpc = &self.file.inner.rpc;
         let call = match &request {
-            SmallRequest::Read(request) => Call::of(rpc, meta, request, SMALL_TAG),
-            SmallRequest::Write(request) => Call::of(rpc, meta, request, SMALL_TAG),
-            SmallRequest::Spread(request) => Call::of(rpc, meta, request, SMALL_TAG),
+            SmallRequest::Read(request) => Call::to_owner(rpc, request, SMALL_TAG),
+            SmallRequest::Write(request) => Call::to_owner(rpc, request, SMALL_TAG),
+            SmallRequest::Spread(request) => Call::to_owner(rpc, request, SMALL_TAG),
         };
         self.batch.push(call.guarded(self.file.guard()));
     }
 
     /// The metadata server has answered: it is done, or the file is striped.
-    fn take_small(&mut self, asked: SmallAsked, result: Result<Completion, Error>) {
-        match self.is_striped(asked, result) {
+    fn take_small(&mut self, asked: SmallAsked, finished: Finished) {
+        match self.is_striped(asked, finished) {
             Ok(true) => {
                 if asked == SmallAsked::Sync && self.file.held.small_bytes() > 0 {
                     // The server was started again, and had forgotten that the file was striped.
@@ -200,20 +200,20 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    fn is_striped(&mut self, asked: SmallAsked, result: Result<Completion, Error>) -> Result<bool, Error> {
-        let (inner, meta) = (self.file.inner.clone(), self.file.inner.meta());
+    fn is_striped(&mut self, asked: SmallAsked, finished: Finished) -> Result<bool, Error> {
+        let inner = self.file.inner.clone();
         match asked {
-            SmallAsked::Sync => batch::decode::<SyncMetaRequest>(&inner, meta, result).map(|_| true),
-            SmallAsked::Spread => batch::decode::<SpreadRequest>(&inner, meta, result).map(|_| true),
+            SmallAsked::Sync => finished.decode::<SyncMetaRequest>(&inner).map(|_| true),
+            SmallAsked::Spread => finished.decode::<SpreadRequest>(&inner).map(|_| true),
             SmallAsked::Write => {
-                let reply = batch::decode::<WriteSmallRequest>(&inner, meta, result)?;
+                let reply = finished.decode::<WriteSmallRequest>(&inner)?;
                 if let Some(attr) = &reply.attr {
                     *lock(&self.file.attr) = attr.clone();
                 }
                 Ok(reply.attr.is_none())
             }
             SmallAsked::Read => {
-                let reply = batch::decode::<ReadSmallRequest>(&inner, meta, result)?;
+                let reply = finished.decode::<ReadSmallRequest>(&inner)?;
                 if !reply.striped {
                     let memory = (self.base, self.memory);
                     // SAFETY: the transfer was begun with this memory lent to it.
@@ -231,8 +231,8 @@ impl<'a> Transfer<'a> {
             return self.move_windows();
         }
         self.small = Some(SmallAsked::Sync);
-        let (rpc, meta) = (&self.file.inner.rpc, self.file.inner.meta());
-        self.batch.push(Call::of(rpc, meta, &SyncMetaRequest {}, SMALL_TAG));
+        let rpc = &self.file.inner.rpc;
+        self.batch.push(Call::of(rpc, rpc.owner_of(self.file.held.ino), &SyncMetaRequest {}, SMALL_TAG));
     }
 
     fn move_windows(&mut self) {
@@ -387,10 +387,10 @@ impl<'a> Transfer<'a> {
     }
 
     fn take(&mut self, finished: Finished) {
-        let Finished { tag, content, result } = finished;
         if let Some(asked) = self.small.take() {
-            return self.take_small(asked, result);
+            return self.take_small(asked, finished);
         }
+        let Finished { tag, content, result, .. } = finished;
         let share = content.into_bulk::<Share>();
         let is_share = share.is_some();
         if result.is_ok() {

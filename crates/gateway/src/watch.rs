@@ -52,13 +52,20 @@ impl Asked {
     }
 }
 
+/// The watch of one shard.
+struct Standing {
+    shard: u16,
+    /// The arrival at the shard's metadata server under which the watch stands, plus 1; 0: it does not stand.
+    under: AtomicU64,
+    /// When the last watch was asked that was answered, in nanoseconds from the beginning.
+    watched_at: AtomicU64,
+}
+
 /// See the module.
 pub struct Watch {
     client: Client,
-    /// The arrival at the metadata server under which the watch stands, plus 1; 0: it does not.
-    standing: AtomicU64,
-    /// When the last watch was asked that was answered, in nanoseconds from `begin`.
-    watched_at: AtomicU64,
+    /// What a gateway caches may be of any shard, so that it holds while all of these stand.
+    standings: Vec<Standing>,
     forgotten: AtomicU64,
     ending: AtomicBool,
     begin: Instant,
@@ -67,10 +74,10 @@ pub struct Watch {
 impl Watch {
     /// Of all that this client and those that share its session are told. It does not stand yet.
     pub fn new(client: &Client) -> Watch {
+        let standing = |shard| Standing { shard, under: AtomicU64::new(0), watched_at: AtomicU64::new(0) };
         Watch {
             client: client.clone(),
-            standing: AtomicU64::new(0),
-            watched_at: AtomicU64::new(0),
+            standings: client.shards().into_iter().map(standing).collect(),
             forgotten: AtomicU64::new(0),
             ending: AtomicBool::new(false),
             begin: Instant::now(),
@@ -83,9 +90,17 @@ impl Watch {
         Asked { at: Instant::now(), forgotten, standing: self.stands() }
     }
 
+    /// The sum of the arrivals under which all watches stand, which only rise; 0: one does not stand.
     fn stands(&self) -> u64 {
-        let standing = self.standing.load(Ordering::SeqCst);
-        if standing == self.client.meta_arrivals() + 1 { standing } else { 0 }
+        let mut all = 0;
+        for standing in &self.standings {
+            let under = standing.under.load(Ordering::SeqCst);
+            if under != self.client.arrivals(standing.shard) + 1 {
+                return 0;
+            }
+            all += under;
+        }
+        all
     }
 
     /// Whether nothing was forgotten since.
@@ -97,7 +112,9 @@ impl Watch {
     pub fn valid(&self, asked: &Asked) -> Duration {
         let stands = asked.standing != 0 && asked.standing == self.stands();
         if stands && self.is_undisturbed(asked) {
-            let watched_at = self.begin + Duration::from_nanos(self.watched_at.load(Ordering::SeqCst));
+            let watched =
+                self.standings.iter().map(|standing| standing.watched_at.load(Ordering::SeqCst)).min();
+            let watched_at = self.begin + Duration::from_nanos(watched.unwrap_or(0));
             LEASE.saturating_sub(asked.at.min(watched_at).elapsed())
         } else {
             Duration::ZERO
@@ -109,24 +126,28 @@ impl Watch {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Starts to watch, in a thread. `forget` forgets what others have changed (`None`: everything) before that
-    /// is acknowledged.
+    /// Starts to watch, in a thread for each shard. `forget` forgets what others have changed (`None`: everything) before
+    /// that is acknowledged.
     ///
     /// # Errors
     /// Those of a thread's start.
     pub fn start(
         self: &Arc<Self>,
-        forget: impl Fn(Option<&[Change]>) + Send + 'static,
+        forget: impl Fn(Option<&[Change]>) + Send + Sync + 'static,
     ) -> std::io::Result<()> {
-        let this = self.clone();
-        std::thread::Builder::new().name("weft-watch".into()).spawn(move || this.watch(&forget))?;
+        let forget = Arc::new(forget);
+        for number in 0..self.standings.len() {
+            let (this, forget) = (self.clone(), forget.clone());
+            let watch = move || this.watch(&this.standings[number], &*forget);
+            std::thread::Builder::new().name("weft-watch".into()).spawn(watch)?;
+        }
         Ok(())
     }
 
     /// Nothing holds any more; the thread ends when its request is answered.
     pub fn leave(&self) {
         self.ending.store(true, Ordering::SeqCst);
-        self.standing.store(0, Ordering::SeqCst);
+        self.standings.iter().for_each(|standing| standing.under.store(0, Ordering::SeqCst));
     }
 
     /// As [`Watch::leave`], and tells the server so. Waits for its reply.
@@ -136,19 +157,19 @@ impl Watch {
         let _ = self.client.end_watch();
     }
 
-    fn watch(&self, forget: &dyn Fn(Option<&[Change]>)) {
+    fn watch(&self, standing: &Standing, forget: &dyn Fn(Option<&[Change]>)) {
         let (mut epoch, mut acknowledged, mut at_once) = (0, 0, true);
         // Whether all that was told until now has been heard: what the server has answered may be lost with
         // an error.
         let mut heard_all = true;
         while !self.ending.load(Ordering::SeqCst) {
-            let arrivals = self.client.meta_arrivals();
+            let arrivals = self.client.arrivals(standing.shard);
             let asked_at = self.begin.elapsed().as_nanos() as u64;
-            let reply = match self.client.watch(epoch, acknowledged, at_once) {
+            let reply = match self.client.watch(standing.shard, epoch, acknowledged, at_once) {
                 Ok(reply) => reply,
                 Err(error) => {
                     heard_all = false;
-                    self.standing.store(0, Ordering::SeqCst);
+                    standing.under.store(0, Ordering::SeqCst);
                     at_once = true;
                     let is_refused = error.status() == Some(Status::Busy);
                     std::thread::sleep(if is_refused { PAUSE_WITHOUT_LEASES } else { PAUSE });
@@ -164,11 +185,12 @@ impl Watch {
                 // The next one is asked at once, and counts.
                 continue;
             }
-            self.watched_at.store(asked_at, Ordering::SeqCst);
+            standing.watched_at.store(asked_at, Ordering::SeqCst);
             // The server knows this client as one that watches; but is it the one that others of its requests
             // went to?
-            let stands = arrivals == self.client.meta_arrivals() && !self.ending.load(Ordering::SeqCst);
-            self.standing.store(if stands { arrivals + 1 } else { 0 }, Ordering::SeqCst);
+            let stands =
+                arrivals == self.client.arrivals(standing.shard) && !self.ending.load(Ordering::SeqCst);
+            standing.under.store(if stands { arrivals + 1 } else { 0 }, Ordering::SeqCst);
             at_once = !stands;
         }
     }

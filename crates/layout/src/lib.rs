@@ -9,7 +9,8 @@
 //!   ([`datatype`]);
 //! - a [`View`] is a part of a file, described by a datatype that repeats to its end, and accessed like a
 //!   file ([`view`]); a [`Partition`], PVFS's strided view, is a special case ([`partition`]);
-//! - the intersection of layout and regions is what one server must do for one request ([`stream`]).
+//! - the intersection of layout and regions is what one server must do for one request ([`stream`]);
+//! - the number of an inode says which metadata server owns it ([`shard_of`]).
 //!
 //! ```text
 //!   request stream   0........10........20........30     regions, end to end: what the program sees
@@ -38,6 +39,7 @@ mod own_blocks;
 pub mod partition;
 mod pattern;
 pub mod region;
+mod shard;
 mod share_bytes;
 pub mod sparse;
 pub mod stream;
@@ -52,6 +54,7 @@ pub use extents::{Extents, StridedRun};
 pub use own_blocks::OutOfSteps;
 pub use partition::{Partition, PartitionError};
 pub use region::{Extent, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions};
+pub use shard::{NUMBER_BITS, ROOT_SHARD, first_ino_of, shard_of};
 pub use share_bytes::{share_bytes, share_has};
 pub use sparse::{SlotSeek, file_size, next_data, next_hole, slot_shift};
 pub use stream::{

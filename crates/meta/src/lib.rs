@@ -78,6 +78,5 @@ pub use ops::xattr::XattrMode;
 pub use permission::{EXECUTE, READ, WRITE};
 pub use quota::{EVERYONE, Limits, OverSince, QuotaExceeded, Subject, Used, bound_below};
 pub use servers::{OwnStorage, ServerRecord};
-pub use shard::shard_of;
 pub use touched::{Touched, TouchedInode};
 pub use walk::{At, NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX, TARGET_BYTES_MAX};

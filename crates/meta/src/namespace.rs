@@ -21,10 +21,11 @@ use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::ledger::Ledger;
 use crate::op::{MayConflict, Op, Staged, run_again};
 use crate::opens::{Handles, Opens, ToRemove};
-use crate::shard::{last_number, shard_of};
+use crate::shard::last_number;
 use crate::tails::stored_tails;
 use crate::usage::load_ledger;
 use crate::{EngineError, MetaError, keys};
+use weft_layout::shard_of;
 
 const FORMAT_VERSION: u8 = 1;
 const NUMBER_VERSION: u8 = 1;

@@ -23,7 +23,6 @@ use crate::codec::{Encode, Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine};
 use crate::namespace::{Namespace, encode_number};
 use crate::op::{Op, run_again};
-use crate::shard::first_number;
 use crate::{EngineError, MetaError, keys};
 use weft_layout::Layout;
 
@@ -245,7 +244,7 @@ impl<E: Engine> Namespace<E> {
     /// Those of the engine, and a damaged record.
     pub fn vouched_from(&self) -> Result<u64, EngineError> {
         let Some(value) = self.engine.get(keys::SUPER_VOUCHED_FROM)? else {
-            return Ok(first_number(self.shard()));
+            return Ok(weft_layout::first_ino_of(self.shard()));
         };
         let mut from = Reader::with_version(keys::SUPER_VOUCHED_FROM, &value, 1)?;
         from.u64("number")
@@ -405,7 +404,10 @@ mod tests {
     fn two_stores_from_one_copy_give_out_different_numbers() {
         let namespace = namespace();
         let numbers = [1, 2, u64::MAX / 3, u64::MAX].map(|random| namespace.number_apart(1_000_000, random));
-        assert!(numbers.iter().all(|ino| *ino > 1_000_000 && crate::shard_of(*ino) == 0), "{numbers:?}");
+        assert!(
+            numbers.iter().all(|ino| *ino > 1_000_000 && weft_layout::shard_of(*ino) == 0),
+            "{numbers:?}"
+        );
         assert!(numbers.iter().collect::<BTreeSet<_>>().len() == 4, "{numbers:?}");
         assert!(
             numbers.iter().all(|ino| *ino < 1 << 45),

@@ -1,38 +1,22 @@
-//! The owner of an inode: the shard in the top 12 bits of its number. There is one shard today, 0.
+//! The numbers and the records of a shard ([`weft_layout::shard_of`]).
 //!
-//! ```text
-//!   bit  63 ──── 52 51 ─────────────────── 0
-//!        │  shard  │  number in the shard  │     shard 0: inode 7 is 0x0000000000000007
-//!        └─────────┴───────────────────────┘     shard 3: inode 7 is 0x0030000000000007
-//! ```
-//!
-//! A shard hands out its own numbers. Whatever is stored under a number belongs to the number's shard, names to that
-//! of their directory. Replies and watches of a session are stored once per shard, behind the session's id.
+//! Whatever is stored under a number belongs to the number's shard. Replies and watches of a session are stored once per
+//! shard, behind the session's id.
+
+use weft_layout::{NUMBER_BITS, first_ino_of};
 
 use crate::keys;
 
-/// The bits of a number within its shard.
-const NUMBER_BITS: u32 = 52;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-
-/// The shard that owns an inode.
-pub const fn shard_of(ino: u64) -> u16 {
-    (ino >> NUMBER_BITS) as u16
-}
-
-/// The smallest number of a shard.
-pub(crate) const fn first_number(shard: u16) -> u64 {
-    (shard as u64) << NUMBER_BITS
-}
 
 /// The greatest number of a shard. It is never given out, so that the next number is always one of the shard.
 pub(crate) const fn last_number(shard: u16) -> u64 {
-    first_number(shard) | NUMBER_MASK
+    first_ino_of(shard) | NUMBER_MASK
 }
 
 /// The keys of a kind under all numbers of a shard: from the first one up to the second, which is not one.
 pub(crate) fn keys_of(kind: u8, shard: u16) -> (Vec<u8>, Vec<u8>) {
-    let from = keys::numbered(kind, first_number(shard)).to_vec();
+    let from = keys::numbered(kind, first_ino_of(shard)).to_vec();
     (from, keys::after_prefix(&keys::numbered(kind, last_number(shard))))
 }
 
@@ -47,6 +31,7 @@ mod tests {
     use crate::orphan::Orphan;
     use crate::{At, Damage, MemEngine, MetaError};
     use proptest::prelude::*;
+    use weft_layout::shard_of;
 
     const NOW: Timestamp = Timestamp { seconds: 100, nanos: 0 };
     const SHARDS: u16 = 1 << (64 - NUMBER_BITS);
@@ -73,10 +58,10 @@ mod tests {
         #[test]
         fn every_number_has_one_shard_whose_keys_are_together(ino: u64, shard in 0..SHARDS, kind in b'a'..=b'z') {
             let own = shard_of(ino);
-            prop_assert!(own < SHARDS && (first_number(own)..=last_number(own)).contains(&ino));
-            prop_assert_eq!(shard_of(first_number(shard)), shard);
+            prop_assert!(own < SHARDS && (first_ino_of(own)..=last_number(own)).contains(&ino));
+            prop_assert_eq!(shard_of(first_ino_of(shard)), shard);
             prop_assert_eq!(shard_of(last_number(shard)), shard);
-            prop_assert_eq!(last_number(shard).wrapping_add(1), first_number((shard + 1) % SHARDS));
+            prop_assert_eq!(last_number(shard).wrapping_add(1), first_ino_of((shard + 1) % SHARDS));
             let (from, to) = keys_of(kind, shard);
             let key = [&keys::numbered(kind, ino), b"name".as_slice()].concat();
             prop_assert_eq!(from <= key && key < to, own == shard);
@@ -84,7 +69,7 @@ mod tests {
 
         #[test]
         fn a_sweep_touches_only_its_shard(numbers in prop::collection::btree_set((0..3u16, 1000..1400u64), 1..40)) {
-            let ino = |shard, number| first_number(shard) + number;
+            let ino = |shard, number| first_ino_of(shard) + number;
             let mut records = Vec::new();
             for (shard, number) in &numbers {
                 let session = SessionId(u128::from(*number).to_be_bytes());
@@ -114,7 +99,7 @@ mod tests {
         assert_eq!(keys::reply(5, session, 1023)[..], [b"r".as_slice(), &[7; 16], &[0, 5, 3, 255]].concat());
         assert_eq!(keys::watcher(0, session), [b"w".as_slice(), &[7; 16]].concat());
         assert_eq!(keys::watcher(5, session), [b"w".as_slice(), &[7; 16], &[0, 5]].concat());
-        assert_eq!(keys::inode(first_number(3) + 7), *b"i\x00\x30\x00\x00\x00\x00\x00\x07");
+        assert_eq!(keys::inode(first_ino_of(3) + 7), *b"i\x00\x30\x00\x00\x00\x00\x00\x07");
     }
 
     #[test]
@@ -145,7 +130,7 @@ mod tests {
     fn the_next_number_stays_in_its_shard() {
         let mut ns = restarted(&[]);
         let next = ns.next_ino();
-        let (from, _) = ns.change(|op| Ok::<_, MetaError>(op.forgets_below(first_number(9) + 5))).unwrap();
+        let (from, _) = ns.change(|op| Ok::<_, MetaError>(op.forgets_below(first_ino_of(9) + 5))).unwrap();
         assert_eq!((from, ns.next_ino()), (next, next));
         ns.change(|op| Ok::<_, MetaError>(op.forgets_below(u64::MAX))).unwrap();
         assert_eq!(ns.next_ino(), next);
@@ -154,7 +139,7 @@ mod tests {
         let mut engine = ns.engine.fork();
         let value = engine.get(&keys::inode(made.attr.ino)).unwrap().unwrap();
         let mut batch = Batch::default();
-        batch.put(keys::inode(first_number(9) + 5), &value);
+        batch.put(keys::inode(first_ino_of(9) + 5), &value);
         engine.commit(&batch).unwrap();
         let mut ns = Namespace::open(engine, NamespaceOptions::default()).unwrap();
         let next = ns.next_ino();

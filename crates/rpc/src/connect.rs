@@ -48,7 +48,7 @@ impl Rpc {
             return Ok(used);
         }
         let attempt = Operation::part(self.attempt_timeout());
-        let opened = self.open_lane(session, server, &wish);
+        let opened = self.open_lane(session, index, &wish);
         drop(attempt);
         let shared = || server.pick(&wish, true).or_else(|| rail.is_none().then(|| server.pick_any())?);
         opened.or_else(|error| shared().ok_or(error))
@@ -85,7 +85,8 @@ impl Rpc {
         most.min((self.options.patience() / 4).max(ATTEMPT_MIN))
     }
 
-    fn open_lane(&self, session: &Session, server: &Server, wish: &Wish) -> Result<LaneUse, Error> {
+    fn open_lane(&self, session: &Session, index: usize, wish: &Wish) -> Result<LaneUse, Error> {
+        let server = session.server(index);
         // A network that is cut keeps a thread in connect(2).
         if deadline::is_looked_after() && deadline::is_interrupted() {
             let text = "the wait was interrupted";
@@ -107,10 +108,10 @@ impl Rpc {
             let first = arrival.run == 0 && !session.is_fork;
             let is_new_run = arrival.run != run;
             if is_new_run || server.lanes().is_empty() {
-                self.arrivals.fetch_add(1, Ordering::SeqCst);
+                self.arrivals.get_or_grow(index).fetch_add(1, Ordering::SeqCst);
             }
             if is_new_run && !first {
-                self.restore.restore(session, &mut *dialled.link, run, timeout)?;
+                self.restore.restore(session, index, &mut *dialled.link, run, timeout)?;
             }
             arrival.run = run;
         }
@@ -124,9 +125,9 @@ impl Rpc {
         let begun = Instant::now();
         let version = session.map_version();
         let attempt = Operation::part(wait);
-        let mut opened = self.open_lane(session, server, wish);
+        let mut opened = self.open_lane(session, index, wish);
         if opened.is_err() && self.follow_moved(index, version) {
-            opened = self.open_lane(session, server, wish);
+            opened = self.open_lane(session, index, wish);
         }
         drop(attempt);
         opened.map_err(|error| {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, server_state};
 
-use crate::batch::{self, Batch, Finished};
+use crate::batch::Batch;
 use crate::call::Call;
 use crate::error::{Error, ErrorKind};
 use crate::following::{begin_asking, check_map, end_asking, unsound};
@@ -129,8 +129,9 @@ impl Rpc {
             batch.push(Call::of(self, *server, &ClusterMapRequest {}, *server).asking_once(patience));
         }
         let mut fetched = Ok(false);
-        while let Some(Finished { tag: server, result, .. }) = batch.wait(self) {
-            let map = batch::decode::<ClusterMapRequest>(self, server, result);
+        while let Some(finished) = batch.wait(self) {
+            let server = finished.server;
+            let map = finished.decode::<ClusterMapRequest>(self);
             match map.and_then(|map| self.take_map(session, map, server)) {
                 Ok(true) => return Ok(true),
                 Err(error) if matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Untrusted) => {
@@ -147,11 +148,15 @@ impl Rpc {
         if map.version <= session.map_version() && map.cluster_id == self.cluster_id {
             return Ok(false);
         }
-        let known_meta = session.server(self.meta()).info().id;
         check_map(&map, &self.cluster_id)
-            .and_then(|()| match map.meta_servers().any(|meta| meta.id == known_meta) {
-                true => Ok(()),
-                false => Err(unsound("the metadata server of this connection is not in it")),
+            .and_then(|()| {
+                match session
+                    .listed_of(Role::Meta)
+                    .all(|(_, known)| map.meta_servers().any(|meta| meta.id == known.id))
+                {
+                    true => Ok(()),
+                    false => Err(unsound("a metadata server of this session is not in it")),
+                }
             })
             .map_err(|error| error.at_server(session.server(server).describe(None)))?;
         session.go_by(Arc::new(map));

@@ -18,18 +18,20 @@ use crate::greet::Identity;
 use crate::options::Options;
 use crate::rdma::RdmaSource;
 use crate::session::Session;
+use crate::table::Table;
 use crate::wait::lock;
 
 /// Tells a metadata server on a new connection what it must know of this process, before requests go over it.
 pub trait Restore: Send + Sync {
-    /// Called where the server has started anew, or has ended this session: `run` is the new run of the
-    /// session. One exchange by [`crate::greet::ask`] may take `timeout`.
+    /// Called where the server with the index `server` was restarted, or has ended this session: `run` is the new run
+    /// of the session. One exchange by [`crate::greet::ask`] may take `timeout`.
     ///
     /// # Errors
     /// The connection is not used then.
     fn restore(
         &self,
         session: &Session,
+        server: usize,
         link: &mut dyn Link,
         run: u64,
         timeout: Duration,
@@ -65,8 +67,8 @@ pub struct Rpc {
     pub rdma: Option<Arc<RdmaSource>>,
     /// Shared memory that connections know.
     pub arenas: Arenas,
-    /// How often the metadata server was reached anew.
-    pub(crate) arrivals: AtomicU64,
+    /// For each metadata server, by its index: how often it was reached over a first connection, or in another run.
+    pub(crate) arrivals: Table<AtomicU64>,
     pub(crate) identity: Identity,
     pub(crate) dial: Box<dyn Dial>,
     pub(crate) restore: Box<dyn Restore>,
@@ -112,7 +114,7 @@ impl Rpc {
             cluster_id: map.cluster_id,
             rdma,
             arenas: Arenas::default(),
-            arrivals: AtomicU64::new(0),
+            arrivals: Table::default(),
             identity,
             dial,
             restore,
@@ -181,9 +183,14 @@ impl Rpc {
         parents.parents_map().unwrap_or_else(|| self.first_map.clone())
     }
 
-    /// The metadata server.
-    pub fn meta(&self) -> usize {
-        0
+    /// Index of the metadata server that owns a shard.
+    pub fn owner(&self, shard: u16) -> usize {
+        self.session().owner_index(shard)
+    }
+
+    /// Index of the metadata server that owns an inode.
+    pub fn owner_of(&self, ino: u64) -> usize {
+        self.session().owner_of(ino)
     }
 
     /// Begins an operation of the calling thread, which has as much time as the options say.
@@ -191,10 +198,9 @@ impl Rpc {
         Operation::begin(self.options.timeout())
     }
 
-    /// Counts how often the metadata server was reached anew: over no connection that was there before, or
-    /// another run of it.
-    pub fn meta_arrivals(&self) -> u64 {
-        self.arrivals.load(Ordering::SeqCst)
+    /// How often the owner of a shard was reached over no connection that was there before, or in another run of it.
+    pub fn arrivals(&self, shard: u16) -> u64 {
+        self.arrivals.get_or_grow(self.owner(shard)).load(Ordering::SeqCst)
     }
 
     /// Forgets shared memory that is about to be freed.

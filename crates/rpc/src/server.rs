@@ -18,6 +18,7 @@ use crate::dial::{Dialled, Fallback, Wish};
 use crate::health::{Health, Obituary};
 use crate::lane::{Lane, LaneUse};
 use crate::links::Links;
+use crate::slots::Slots;
 use crate::traffic::Traffic;
 use crate::wait::lock;
 
@@ -59,6 +60,8 @@ pub struct Server {
     version: AtomicU8,
     /// When other servers may next be asked whether this one has moved.
     pub(crate) ask_others_at: Mutex<Option<Instant>>,
+    /// For requests to it that must not be done twice.
+    pub(crate) slots: Slots,
 }
 
 /// What connections to a server would be better than those that there are.
@@ -110,7 +113,7 @@ pub(crate) struct Arrival {
 }
 
 impl Server {
-    pub(crate) fn new(info: &ServerInfo) -> Server {
+    pub(crate) fn new(info: &ServerInfo, slots: Slots) -> Server {
         Server {
             role: Role::of(info),
             id: info.id,
@@ -125,6 +128,7 @@ impl Server {
             first_proven: OnceLock::new(),
             version: AtomicU8::new(VERSIONS.1),
             ask_others_at: Mutex::default(),
+            slots,
         }
     }
 

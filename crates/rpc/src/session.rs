@@ -1,7 +1,8 @@
 //! This process's connections to a cluster: for each server a few lanes, and the numbers that requests carry.
 //!
 //! ```text
-//!   chain ─► chains: 0 1 2 3 … ─► servers: meta0 io0 io1 io2 …   both only grow: an index stays what it is
+//!   shard ─► shards: 0 1 …     ─┐
+//!   chain ─► chains: 0 1 2 3 … ─┴► servers: meta0 io0 io1 io2 …   both only grow: an index stays what it is
 //!   map, version 7: updates both, then counts ─┘   └ where it is reached, lanes, health (server.rs)
 //! ```
 //!
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use weft_wire::About;
 use weft_wire::messages::ClusterMapReply;
 
 use crate::error::Error;
@@ -21,7 +23,7 @@ use crate::following::Following;
 use crate::fork;
 use crate::host::random;
 use crate::server::{Role, Server};
-use crate::slots::{SlotLease, Slots};
+use crate::slots::Slots;
 use crate::table::Table;
 use crate::wait::lock;
 
@@ -38,24 +40,26 @@ pub struct Session {
     servers: Table<Server>,
     /// By the ids of the chains: the index of the server, or [`NO_SERVER`].
     chains: Table<AtomicUsize>,
+    /// By the numbers of the shards: the index of the metadata server that owns it.
+    shards: Table<AtomicUsize>,
     map: Mutex<Arc<ClusterMapReply>>,
     map_version: AtomicU32,
     pub(crate) following: Following,
-    slots: Slots,
+    /// The number of this process, where several are in the session.
+    member: Option<u16>,
 }
 
 impl Session {
     pub(crate) fn new(map: &Arc<ClusterMapReply>) -> Result<Session, Error> {
-        Ok(Session::with_id(map, random()?))
+        Ok(Session::with_id(map, random()?, None))
     }
 
     /// A session that other processes are in, too, or were; this one is number `member`. Its slots are its
     /// own, and its numbers of requests above those of whoever had them before, for they begin with the time.
     pub(crate) fn joined(map: &Arc<ClusterMapReply>, id: [u8; 16], member: u16) -> Session {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut session = Session::with_id(map, id);
+        let mut session = Session::with_id(map, id, Some(member));
         session.next_request = AtomicU64::new(now.as_nanos() as u64);
-        session.slots = Slots::of_member(member);
         session
     }
 
@@ -64,10 +68,10 @@ impl Session {
         for (byte, ours) in parents.iter_mut().zip(std::process::id().to_le_bytes()) {
             *byte ^= ours;
         }
-        Session::with_id(map, parents)
+        Session::with_id(map, parents, None)
     }
 
-    fn with_id(map: &Arc<ClusterMapReply>, id: [u8; 16]) -> Session {
+    fn with_id(map: &Arc<ClusterMapReply>, id: [u8; 16], member: Option<u16>) -> Session {
         let session = Session {
             generation: fork::generation(),
             id,
@@ -75,10 +79,11 @@ impl Session {
             next_request: AtomicU64::new(16),
             servers: Table::default(),
             chains: Table::default(),
+            shards: Table::default(),
             map: Mutex::new(map.clone()),
             map_version: AtomicU32::new(0),
             following: Following::default(),
-            slots: Slots::default(),
+            member,
         };
         session.go_by(map.clone());
         session
@@ -119,7 +124,7 @@ impl Session {
         for info in map.meta_servers().chain(map.io_servers()) {
             match index_of(Role::of(info), info.id).and_then(|index| self.servers.get(index)) {
                 Some(server) => server.update(info),
-                None => drop(self.servers.push(Server::new(info))),
+                None => drop(self.servers.push(Server::new(info, Slots::of(self.member)))),
             }
         }
         let chains_end = map.chains.iter().map(|chain| usize::from(chain.id) + 1).max().unwrap_or(0);
@@ -130,6 +135,14 @@ impl Session {
             let first = map.server_of_chain(id as u16).and_then(|info| index_of(Role::Io, info.id));
             server.store(first.unwrap_or(NO_SERVER), Ordering::Relaxed);
         }
+        for meta in map.meta_servers() {
+            while self.shards.len() <= usize::from(meta.id) {
+                self.shards.push(AtomicUsize::new(0));
+            }
+        }
+        for (shard, owner) in self.shards.iter() {
+            owner.store(index_of(Role::Meta, shard as u16).unwrap_or(0), Ordering::Relaxed);
+        }
         let version = map.version;
         *lock(&self.map) = map;
         // Who sees the version sees all of the above.
@@ -139,11 +152,6 @@ impl Session {
     /// A number that no other request of the session has; they rise.
     pub fn next_request_id(&self) -> u64 {
         self.next_request.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A slot for a request that must not be done twice; `None` while all are in use.
-    pub(crate) fn lease_slot(&self) -> Option<SlotLease> {
-        self.slots.lease()
     }
 
     /// All servers that there are or were.
@@ -174,6 +182,22 @@ impl Session {
         (index != NO_SERVER).then_some(index)
     }
 
+    /// Index of the metadata server that owns a shard. A shard that the map does not have is nobody's: the owner of the
+    /// root's refuses what is about it.
+    pub fn owner_index(&self, shard: u16) -> usize {
+        self.shards.get(usize::from(shard)).map_or(0, |index| index.load(Ordering::Relaxed))
+    }
+
+    /// Index of the metadata server that owns an inode.
+    pub fn owner_of(&self, ino: u64) -> usize {
+        About::Inode(ino).shard().map_or(0, |shard| self.owner_index(shard))
+    }
+
+    /// All shards, and the indices of the metadata servers that own them.
+    pub fn owners(&self) -> impl Iterator<Item = (u16, usize)> + Clone {
+        self.shards.iter().map(|(shard, index)| (shard as u16, index.load(Ordering::Relaxed)))
+    }
+
     pub(crate) fn abandon(&self) {
         self.servers.iter().for_each(|(_, server)| server.abandon());
     }
@@ -184,7 +208,7 @@ mod tests {
     use super::*;
     use crate::dial::{Dialled, Wish};
     use crate::lane::Lane;
-    use crate::slots::EXACTLY_ONCE_SLOTS;
+    use crate::slots::{EXACTLY_ONCE_SLOTS, SlotLease};
     use crate::testing::some_link;
     use crate::traffic::Traffic;
     use weft_layout::Layout;
@@ -212,13 +236,14 @@ mod tests {
     #[test]
     fn slots_are_used_again_and_bounded_and_request_numbers_rise() {
         let session = Session::new(&map()).unwrap();
-        let first = session.lease_slot().unwrap();
-        let second = session.lease_slot().unwrap();
+        let slots = &session.server(0).slots;
+        let first = slots.lease().unwrap();
+        let second = slots.lease().unwrap();
         assert_ne!(first.number(), second.number());
         let number = first.number();
         drop(first);
-        assert_eq!(session.lease_slot().unwrap().number(), number);
-        let all: Vec<_> = std::iter::from_fn(|| session.lease_slot()).collect();
+        assert_eq!(slots.lease().unwrap().number(), number);
+        let all: Vec<_> = std::iter::from_fn(|| slots.lease()).collect();
         assert_eq!(all.len() + 1, usize::from(EXACTLY_ONCE_SLOTS));
         assert!(session.next_request_id() < session.next_request_id());
     }
@@ -227,8 +252,9 @@ mod tests {
     fn who_joins_a_session_has_slots_of_its_own_and_numbers_above_those_before() {
         let before = Session::joined(&map(), [7; 16], 3);
         let session = Session::joined(&map(), [7; 16], 4);
-        let all =
-            |session: &Session| -> Vec<SlotLease> { std::iter::from_fn(|| session.lease_slot()).collect() };
+        let all = |session: &Session| -> Vec<SlotLease> {
+            std::iter::from_fn(|| session.server(0).slots.lease()).collect()
+        };
         let numbers = |slots: &[SlotLease]| slots.iter().map(SlotLease::number).collect::<Vec<_>>();
         let (others, ours) = (numbers(&all(&before)), numbers(&all(&session)));
         assert_eq!((others.len(), ours.len(), session.id), (8, 8, [7; 16]));
@@ -248,6 +274,23 @@ mod tests {
         assert_eq!(session.server(0).role, Role::Meta);
         assert_eq!(names(session.listed()), ["meta", "io0", "io1"]);
         assert_eq!(session.map_version(), 1);
+    }
+
+    #[test]
+    fn the_shard_of_an_inode_says_which_metadata_server_owns_it() {
+        let mut map = map_of(1, 2);
+        let second = ServerInfo::new(1, "meta1", server_role::META, Vec::new());
+        map.servers.insert(1, second);
+        let session = Session::new(&Arc::new(map)).unwrap();
+        let owner = |ino: u64| session.server(session.owner_of(ino)).info().name.clone();
+        assert_eq!([owner(1), owner(99), owner(1 << 52 | 1)], ["meta", "meta", "meta1"]);
+        assert_eq!(owner(7 << 52), "meta", "a shard that no server has");
+        let owners: Vec<_> = session.owners().collect();
+        assert_eq!(owners.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [0, 1]);
+        assert!(owners.iter().all(|(_, index)| session.server(*index).role == Role::Meta));
+        // Each keeps its own replies.
+        let taken: Vec<_> = std::iter::from_fn(|| session.server(owners[0].1).slots.lease()).collect();
+        assert!(!taken.is_empty() && session.server(owners[1].1).slots.lease().is_some());
     }
 
     #[test]

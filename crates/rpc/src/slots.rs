@@ -15,7 +15,7 @@ pub(crate) const EXACTLY_ONCE_SLOTS: u16 = 512;
 /// Of these, what each process has of a session that it shares.
 const MEMBER_SLOTS: u16 = 8;
 
-/// The slots of one session.
+/// The slots of one session at one metadata server.
 #[derive(Default, Clone)]
 pub(crate) struct Slots(Arc<Mutex<State>>);
 
@@ -26,8 +26,9 @@ struct State {
 }
 
 impl Slots {
-    /// Those of the process that is number `member` of a session.
-    pub(crate) fn of_member(member: u16) -> Slots {
+    /// All slots, or the share of the process that is number `member` of its session.
+    pub(crate) fn of(member: Option<u16>) -> Slots {
+        let Some(member) = member else { return Slots::default() };
         let first = member % (EXACTLY_ONCE_SLOTS / MEMBER_SLOTS) * MEMBER_SLOTS;
         let state = State { free: (first..first + MEMBER_SLOTS).collect(), used: EXACTLY_ONCE_SLOTS };
         Slots(Arc::new(Mutex::new(state)))

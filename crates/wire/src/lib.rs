@@ -41,6 +41,6 @@ pub use body::Added;
 pub use claims::Vetting;
 pub use codec::{DecodeError, Reader, Wire, Writer};
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags, header_checksum};
-pub use ops::{Class, Op, Request, Role};
+pub use ops::{About, Class, Op, Owned, Request, Role};
 pub use status::Status;
 pub use versions::{VERSIONS, negotiate};

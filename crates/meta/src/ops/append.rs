@@ -22,8 +22,8 @@ use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;
 use crate::opens::Effect;
-use crate::shard::shard_of;
 use crate::tails::encode_tail;
+use weft_layout::shard_of;
 
 /// Where bytes to be appended belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use crate::namespace::Namespace;
 use crate::op::Op;
 use crate::open_counter::{CounterChange, CounterId};
 use crate::opens::Effect;
-use crate::shard::shard_of;
 use std::ops::RangeInclusive;
+use weft_layout::shard_of;
 
 /// Counters that one session may have of one file.
 const COUNTERS_MAX: usize = 1024;

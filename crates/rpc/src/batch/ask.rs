@@ -2,37 +2,38 @@
 
 use std::time::Duration;
 
-use weft_transport::Completion;
-use weft_wire::Request;
+use weft_wire::{Owned, Request};
 
 use super::requests::Batch;
 use super::sleep::sleep_at_most;
 use crate::call::Call;
 use crate::error::Error;
-use crate::greet;
 use crate::rpc::Rpc;
 
-/// One request, and its reply.
-pub fn ask<R: Request>(rpc: &Rpc, server: usize, request: &R) -> Result<R::Reply, Error> {
-    let mut batch = Batch::default();
-    batch.push(Call::of(rpc, server, request, 0));
-    let finished = batch.wait(rpc).expect("a request that was pushed ends");
-    decode::<R>(rpc, server, finished.result)
+/// Sends a request to the metadata server that owns what it is about, and waits for the reply.
+pub fn ask<R: Owned>(rpc: &Rpc, request: &R) -> Result<R::Reply, Error> {
+    ask_server(rpc, rpc.owner(request.shard()), request)
 }
 
-/// One request whose reply may be long in coming: calls `look` every so often meanwhile.
-pub fn ask_looking<R: Request>(
+/// Sends a request to the server with this index, and waits for the reply.
+pub fn ask_server<R: Request>(rpc: &Rpc, server: usize, request: &R) -> Result<R::Reply, Error> {
+    let mut batch = Batch::default();
+    batch.push(Call::of(rpc, server, request, 0));
+    batch.wait(rpc).expect("a request that was pushed ends").decode::<R>(rpc)
+}
+
+/// As [`ask`], for a request whose reply may take long: calls `look` at this interval meanwhile.
+pub fn ask_looking<R: Owned>(
     rpc: &Rpc,
-    server: usize,
     request: &R,
     every: Duration,
     mut look: impl FnMut() -> Result<(), Error>,
 ) -> Result<R::Reply, Error> {
     let mut batch = Batch::default();
-    batch.push(Call::of(rpc, server, request, 0));
+    batch.push(Call::to_owner(rpc, request, 0));
     loop {
         if let Some(finished) = batch.poll(rpc) {
-            return decode::<R>(rpc, server, finished.result);
+            return finished.decode::<R>(rpc);
         }
         sleep_at_most(&[(rpc, &mut batch)], Some(every));
         look()?;
@@ -59,24 +60,14 @@ pub fn ask_each<R: Request>(
     adapt: impl Fn(usize, Call) -> Call,
 ) -> Vec<Result<R::Reply, Error>> {
     let mut batch = Batch::default();
-    let mut servers = Vec::new();
+    let mut replies: Vec<Option<Result<R::Reply, Error>>> = Vec::new();
     for (tag, (server, request)) in requests.into_iter().enumerate() {
         batch.push(adapt(tag, Call::of(rpc, server, &request, tag)));
-        servers.push(server);
+        replies.push(None);
     }
-    let mut replies: Vec<Option<Result<R::Reply, Error>>> = servers.iter().map(|_| None).collect();
     while let Some(finished) = batch.wait(rpc) {
         let tag = finished.tag;
-        replies[tag] = Some(decode::<R>(rpc, servers[tag], finished.result));
+        replies[tag] = Some(finished.decode::<R>(rpc));
     }
     replies.into_iter().map(|reply| reply.expect("every request ends")).collect()
-}
-
-/// Reads a reply.
-pub fn decode<R: Request>(
-    rpc: &Rpc,
-    server: usize,
-    result: Result<Completion, Error>,
-) -> Result<R::Reply, Error> {
-    greet::answer::<R>(&result?).map_err(|error| error.at_server(rpc.session().server(server).describe(None)))
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_transport::Completion;
-use weft_wire::Op;
+use weft_wire::{Op, Request};
 
 use super::sleep::rest;
 use crate::call::{Call, Content, State};
 use crate::deadline::{self, Operation};
 use crate::dial::is_of_another_cluster;
 use crate::error::{Error, ErrorKind};
+use crate::greet;
 use crate::lane::{Lane, LaneUse};
 use crate::rpc::Rpc;
 use crate::wait::lock;
@@ -20,10 +21,24 @@ use crate::waits;
 pub struct Finished {
     /// What it was pushed with.
     pub tag: usize,
+    /// The index of the server that was asked.
+    pub server: usize,
     /// What was asked.
     pub content: Content,
     /// The reply, or why there is none.
     pub result: Result<Completion, Error>,
+}
+
+impl Finished {
+    /// Reads the reply to a request of this type.
+    ///
+    /// # Errors
+    /// The request's, or those of a body that is not such a reply. They name the server.
+    pub fn decode<R: Request>(self, rpc: &Rpc) -> Result<R::Reply, Error> {
+        let server = self.server;
+        greet::answer::<R>(&self.result?)
+            .map_err(|error| error.at_server(rpc.session().server(server).describe(None)))
+    }
 }
 
 /// Requests under way together.
@@ -158,7 +173,7 @@ impl Batch {
             }
         }
         match state {
-            State::Done(result) => Some(Finished { tag, content, result }),
+            State::Done(result) => Some(Finished { tag, server, content, result }),
             _ => None,
         }
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use weft_log::trace;
 use weft_transport::{Bulk, Completion, LinkError};
-use weft_wire::{Header, Op, Request, Status, body, flags};
+use weft_wire::{Header, Op, Owned, Request, Status, body, flags};
 
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
@@ -146,7 +146,12 @@ impl Call {
         Call { guard, ..self }
     }
 
-    /// With a message.
+    /// A message to the metadata server that owns what it is about.
+    pub fn to_owner<R: Owned>(rpc: &Rpc, request: &R, tag: usize) -> Call {
+        Call::of(rpc, rpc.owner(request.shard()), request, tag)
+    }
+
+    /// A message to the server with this index.
     pub fn of<R: Request>(rpc: &Rpc, server: usize, request: &R, tag: usize) -> Call {
         Call::new(rpc, server, R::OP, Content::Message(body::encode(request)), tag)
     }
@@ -243,7 +248,7 @@ impl Call {
             (self.generation, self.sent_before) = (session.generation, false);
         }
         if !self.op.idempotent() && self.lease.is_none() {
-            self.lease = Some(session.lease_slot()?);
+            self.lease = Some(session.server(self.server).slots.lease()?);
         }
         let id = *self.request_id.get_or_insert_with(|| session.next_request_id());
         Some((id, self.lease.as_ref().map_or(0, SlotLease::number)))

@@ -5,7 +5,8 @@ use crate::log;
 use crate::step::StepError;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, shard_of};
+use weft_layout::shard_of;
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord};
 use weft_wire::messages::{ListObjectsRequest, RevokedRequest};
 
 /// How long after a failure it is tried again to take over the data of I/O servers.

@@ -1,5 +1,6 @@
 //! Locks, offsets for appends, and counters: what the metadata server decides between clients.
 
+use super::inode::ROOT_INO;
 use super::open::OpenId;
 use crate::claims::Capability;
 use crate::codec::{DecodeError, Reader, Wire, Writer};
@@ -188,5 +189,12 @@ crate::message! {
     pub struct FetchAddReply {
         /// What the counter was before: from 0 to `i64::MAX`.
         pub before: u64,
+    }
+}
+
+impl ClaimLocksRequest {
+    /// The inode of the first lock. All are of inodes with the same owner.
+    pub(crate) fn first_ino(&self) -> u64 {
+        self.locks.first().map_or(ROOT_INO, |lock| lock.ino)
     }
 }

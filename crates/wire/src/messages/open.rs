@@ -1,6 +1,6 @@
 //! Open files: creating, opening and closing them, and their sizes.
 
-use super::inode::{At, Attr, LayoutWish, WriteReport};
+use super::inode::{At, Attr, LayoutWish, ROOT_INO, WriteReport};
 use crate::body::Added;
 use crate::claims::{Caller, Capability};
 
@@ -164,5 +164,12 @@ crate::message! {
         pub file_bytes: u64,
         /// The epoch of the attributes that were read before asking the I/O servers.
         pub epoch: u64,
+    }
+}
+
+impl CloseRequest {
+    /// The inode of the first close. All are of inodes with the same owner.
+    pub(crate) fn first_ino(&self) -> u64 {
+        self.files.first().map_or(ROOT_INO, |file| file.ino)
     }
 }
