@@ -292,7 +292,7 @@ impl Client {
         self.inner.session().owners().map(|(shard, _)| shard).collect()
     }
 
-    /// Waits for changes that others make to what this client was told of a shard; for clients that cache it. The
+    /// Waits until others change something of a shard that this client has asked for; for clients that cache it. The
     /// server answers when there are some, and after a few seconds. `epoch` and `acknowledged` are those of the
     /// last reply of the shard, 0 at first. While a client watches, the server delays the acknowledgement of others'
     /// changes until this client has acknowledged them here, or until [`weft_wire::limits::LEASE_MS`] have passed.

@@ -116,7 +116,7 @@ pub(crate) fn push(rpc: &Rpc, batch: &mut Batch, closes: CloseRequest, tag: usiz
     }
 }
 
-/// Sends closes whose replies nobody waits for.
+/// Sends closes without waiting for the replies.
 pub(crate) fn send(rpc: &Rpc, closes: CloseRequest) {
     batch::reap(rpc);
     let mut batch = Batch::default();

@@ -64,7 +64,7 @@ struct Standing {
 /// See the module.
 pub struct Watch {
     client: Client,
-    /// What a gateway caches may be of any shard, so that it holds while all of these stand.
+    /// One for each shard. A cache holds inodes of any shard, so its contents are valid while all of these stand.
     standings: Vec<Standing>,
     forgotten: AtomicU64,
     ending: AtomicBool,

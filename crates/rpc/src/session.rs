@@ -182,8 +182,8 @@ impl Session {
         (index != NO_SERVER).then_some(index)
     }
 
-    /// Index of the metadata server that owns a shard. A shard that the map does not have is nobody's: the owner of the
-    /// root's refuses what is about it.
+    /// Index of the metadata server that owns a shard. The map may not have the shard of a damaged inode number: then it
+    /// is the owner of the root's shard, which refuses the request.
     pub fn owner_index(&self, shard: u16) -> usize {
         self.shards.get(usize::from(shard)).map_or(0, |index| index.load(Ordering::Relaxed))
     }

@@ -28,7 +28,7 @@ pub enum Role {
     MetaByServer,
 }
 
-/// What a request is about. It decides which server answers it.
+/// The subject of a request, which decides the server that answers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// This inode, or a name below this directory: the metadata server that owns the inode's shard answers.
@@ -65,7 +65,7 @@ pub trait Request: crate::Wire {
 
 /// A request that says by itself which metadata server answers it: that of a shard.
 pub trait Owned: Request {
-    /// The shard.
+    /// The shard whose owner answers.
     fn shard(&self) -> u16 {
         self.about().shard().unwrap_or(ROOT_SHARD)
     }
