@@ -1,6 +1,7 @@
 # make run    a cluster, a mount, copies and a shared file, in one table; leaves nothing behind
 # make test   everything that must hold before a change is taken
-# make long   minutes of stress-ng, fio and the checker of random operations on a mount (SECONDS_EACH=5 CHECK_S=600)
+# make long   minutes of stress-ng, fio and the checker of random operations on a mount (SECONDS_EACH=5 CHECK_S=600),
+#             and all MPI programs with every MPI library
 # make guests the jobs over RDMA and with the kernel's NFS client, in emulated guests, that take too long for make test
 # make fuzz   every decoder on damaged input, ten minutes each (SECONDS_EACH=600 KEEP=1)
 # make install, uninstall     PREFIX=/usr/local DESTDIR=; docs/install.md has what goes where
@@ -21,6 +22,7 @@ SECONDS_EACH ?= 5
 CHECK_S ?= 600
 long:
 	@tests/long.sh --seconds $(SECONDS_EACH) --check $(CHECK_S)
+	WEFT_TEST_MPI_ALL=1 cargo test --locked --package weft-tests --test mpi programs_with
 
 guests:
 	@scripts/need.sh cc cargo
