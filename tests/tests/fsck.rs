@@ -148,7 +148,8 @@ fn planted_damage_is_found_and_repaired_and_files_stay_readable() {
         ino
     });
     let layout_of = |ino| client.getattr(ino).expect("it is there").layout.expect("files have one");
-    let (last_longer, last_missing) = (layout_of(longer).server_id(1), layout_of(missing).server_id(1));
+    let (last_longer, last_missing) =
+        (layout_of(longer).chain(1).single_server(), layout_of(missing).chain(1).single_server());
     let dir = client.stat("/d", true).expect("it is there").ino;
     assert_eq!(result(&cluster, &[]), (0, vec![], vec![]));
     drop(client);

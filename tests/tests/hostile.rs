@@ -398,7 +398,7 @@ fn slot_of(capability: &Capability, server: u16) -> u16 {
     let slots = 0..capability.layout.server_count();
     slots
         .into_iter()
-        .find(|slot| capability.layout.server_id(*slot) == server)
+        .find(|slot| capability.layout.chain(*slot).single_server() == server)
         .expect("a file on all servers")
 }
 

@@ -166,7 +166,7 @@ fn every_flipped_bit_of_data_is_found_and_none_is_read() {
                 client.stat(path.as_str(), false).expect("it is there").layout.expect("a file has one");
             for begin in (0..data.len()).step_by(BLOCK as usize) {
                 let slot = (begin as u64 / STRIP % u64::from(layout.server_count())) as u16;
-                let server = usize::from(layout.server_id(slot));
+                let server = usize::from(layout.chain(slot).single_server());
                 let block = layout.local_size(slot, begin as u64) / BLOCK;
                 let end = (begin + BLOCK as usize).min(data.len());
                 let found = read(&client, &path, begin as u64, end - begin);

@@ -250,7 +250,7 @@ fn what_was_on_a_replaced_server_is_an_error_and_the_rest_goes_on() {
     // Files of one strip are on one server, and those of io0 are whole, whatever the length of the read.
     let kept = |(path, contents): &&(String, Vec<u8>)| {
         let place = client.open(path, &OpenOptions::new().read(true)).expect("it is there").layout();
-        let whole = place.server_id(0) == 0;
+        let whole = place.chain(0) == weft_layout::ChainId(0);
         if !whole {
             assert_eq!(read(&client, path).expect_err("it was on io1").status(), Some(Status::Lost));
         } else {

@@ -34,7 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "metrics",
         ],
     ),
-    ("weft-rpc", &["host", "wire", "transport", "verbs", "log"]),
+    ("weft-rpc", &["host", "layout", "wire", "transport", "verbs", "log"]),
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
     ("weft-nfs-client", &["host", "onc-rpc", "rdma", "transport", "verbs"]),

@@ -275,7 +275,7 @@ pub fn layout_json(layout: &weft_layout::Layout) -> serde_json::Value {
         "strip_bytes": layout.strip_bytes(),
         "servers": layout.server_count(),
         "first": layout.first_server(),
-        "server_ids": (0..layout.server_count()).map(|slot| layout.server_id(slot)).collect::<Vec<_>>(),
+        "server_ids": (0..layout.server_count()).map(|slot| layout.chain(slot).single_server()).collect::<Vec<_>>(),
     })
 }
 

@@ -125,7 +125,7 @@ impl Copy<'_> {
                 to_offset: self.to_offset + done,
                 bytes,
             };
-            requests.push((inner.io(layout.server_id(slot))?, request));
+            requests.push((inner.io(layout.chain(slot))?, request));
         }
         let replies: Vec<Result<CopyRangeReply>> = batch::ask_all(inner, requests, None);
         let mut data_bytes = 0;

@@ -76,7 +76,7 @@ fn explain(open: &Arc<OpenFile>, regions: &Regions, write: bool) -> Result<Vec<S
 /// Asks about one window and adds the answers.
 fn ask(open: &Arc<OpenFile>, shares: &[Share], write: bool, plans: &mut Vec<ServerPlan>) -> Result<()> {
     let layout = open.held.layout;
-    let server_of = |share: &Share| open.inner.io(layout.server_id(share.slot));
+    let server_of = |share: &Share| open.inner.io(layout.chain(share.slot));
     let request_of = |share: &Share| {
         let body = body::decode_of_version(VERSIONS.1, &share.body()).expect("a message that was just made");
         let ReadRequest { capability, slot, flags, regions } = body;

@@ -175,7 +175,7 @@ impl Request<'_> {
                 let at = match plans.iter().position(|plan| plan.slot == share.slot) {
                     Some(at) => at,
                     None => {
-                        let server = open.inner.io(open.held.layout.server_id(share.slot))?;
+                        let server = open.inner.io(open.held.layout.chain(share.slot))?;
                         let server = open.inner.session().server(server).info().name.clone();
                         plans.push(RdmaServerPlan::new(server, share.slot));
                         plans.len() - 1

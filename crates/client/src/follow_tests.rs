@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft_layout::{Layout, first_ino_of, shard_of};
+use weft_layout::{ChainId, Layout, first_ino_of, shard_of};
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{
@@ -467,13 +467,13 @@ fn an_added_server_counts_for_all_that_asks_the_whole_cluster() {
 fn a_chain_that_is_not_known_is_looked_for_once_in_a_while() {
     let (net, client) = Net::with_client(&map_of(1, 2));
     net.go_by(&map_of(2, 3));
-    let index = client.inner.io(2).unwrap();
+    let index = client.inner.io(ChainId(2)).unwrap();
     assert_eq!(client.inner.session().server(index).info().name, "io2");
-    assert_eq!((client.inner.io(0).unwrap(), client.inner.io(1).unwrap()), (1, 2));
+    assert_eq!((client.inner.io(ChainId(0)).unwrap(), client.inner.io(ChainId(1)).unwrap()), (1, 2));
     let fetches = net.fetches();
     std::thread::sleep(Duration::from_millis(1100));
     for _ in 0..100 {
-        let error = client.inner.io(9).unwrap_err();
+        let error = client.inner.io(ChainId(9)).unwrap_err();
         assert_eq!((error.status(), error.errno()), (Some(Status::Lost), libc::EIO));
         assert!(error.to_string().contains("I/O server 9") && error.to_string().contains("version 2"));
     }

@@ -121,7 +121,7 @@ impl OpenFile {
     pub(crate) fn reach(&self, regions: &Regions) -> Reach {
         let session = self.inner.session();
         let layout = &self.held.layout;
-        let servers = slots_of(layout, regions).filter_map(|slot| self.inner.io(layout.server_id(slot)).ok());
+        let servers = slots_of(layout, regions).filter_map(|slot| self.inner.io(layout.chain(slot)).ok());
         let reaches = servers.map(|index| {
             let server = session.server(index);
             if !server.was_reached() {
@@ -276,7 +276,7 @@ impl OpenFile {
         let slots = (0..layout.server_count()).filter(|slot| concerned(*slot));
         let requests: Vec<_> = slots
             .clone()
-            .map(|slot| Ok((self.inner.io(layout.server_id(slot))?, request(self.held.capability(), slot))))
+            .map(|slot| Ok((self.inner.io(layout.chain(slot))?, request(self.held.capability(), slot))))
             .collect::<Result<_, Error>>()?;
         for (slot, reply) in slots.zip(batch::ask_all(&self.inner, requests, None)) {
             self.held.losses().note_change(slot, reply?.loss_epoch);
@@ -327,7 +327,7 @@ impl OpenFile {
     /// more.
     fn leave_to_sync_all(&self) {
         for slot in self.held.losses().unsynced_slots() {
-            if let Ok(server) = self.inner.io(self.held.layout.server_id(slot)) {
+            if let Ok(server) = self.inner.io(self.held.layout.chain(slot)) {
                 self.inner.losses_at(server).note_closed();
             }
         }
@@ -442,7 +442,7 @@ fn check_losses(inner: &Inner, held: &Held) -> Result<(), Error> {
     let Some(slot) = held.lossy_slot() else { return Ok(()) };
     let text = "acknowledged changes of this file did not get to the disk, or its machine stopped before they did: open the \
                 file again, write again what was not yet durable, and have the disk checked";
-    let server = inner.io(held.layout.server_id(slot))?;
+    let server = inner.io(held.layout.chain(slot))?;
     let server = inner.session().server(server).describe(None);
     Err(Error::new(Op::Sync.name(), ErrorKind::Status(Status::Io), text).at_server(server))
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_layout::{first_ino_of, shard_of};
+use weft_layout::{ChainId, first_ino_of, shard_of};
 use weft_transport::LinkKind;
 use weft_wire::limits::FIND_INODES_MAX;
 use weft_wire::messages::{
@@ -301,7 +301,7 @@ impl Inner {
     }
 
     /// The I/O server of this chain, which a layout names.
-    pub(crate) fn io(&self, chain: u16) -> Result<usize> {
+    pub(crate) fn io(&self, chain: ChainId) -> Result<usize> {
         let session = self.session();
         if let Some(index) = session.chain_index(chain) {
             return Ok(index);
@@ -309,7 +309,7 @@ impl Inner {
         self.follow_chain(chain);
         session.chain_index(chain).ok_or_else(|| {
             let text = format!(
-                "the file is on I/O server {chain}, which the cluster's map (version {}) does not have; weft server ls \
+                "a part of the file is on chain {chain}, which the cluster's map (version {}) does not have; weft server ls \
                  says which there are",
                 session.map_version()
             );

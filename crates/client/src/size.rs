@@ -73,7 +73,7 @@ pub(crate) fn on_all_slots<R>(
     request: impl Fn(u16) -> R,
 ) -> Result<Vec<(usize, R)>, Error> {
     let slots = 0..layout.server_count();
-    slots.map(|slot| Ok((inner.io(layout.server_id(slot))?, request(slot)))).collect()
+    slots.map(|slot| Ok((inner.io(layout.chain(slot))?, request(slot)))).collect()
 }
 
 /// Puts the present size into the attributes of each file whose size the metadata server cannot know, all at

@@ -105,7 +105,7 @@ impl Sizing {
             let Some(capability) = capability else { continue };
             let request = SizeRequest { capability: capability.clone() };
             for slot in 0..count {
-                if let Ok(server) = inner.io(capability.layout.server_id(slot)) {
+                if let Ok(server) = inner.io(capability.layout.chain(slot)) {
                     let call = Call::of(inner, server, &request, self.asked.len());
                     batch.push(match self.patience {
                         None => call,

@@ -361,7 +361,7 @@ impl<'a> Transfer<'a> {
             Direction::Write => Op::Write,
         };
         let inner = &self.file.inner;
-        match inner.io(self.file.held.layout.server_id(share.slot)) {
+        match inner.io(self.file.held.layout.chain(share.slot)) {
             Ok(server) => {
                 let call = Call::new(inner, server, op, Content::Bulk(Box::new(share)), window);
                 self.batch.push(call.guarded(self.file.guard()));
@@ -489,7 +489,7 @@ impl<'a> Transfer<'a> {
             (0..layout.server_count()).filter(|slot| self.ends[usize::from(*slot)].is_none()).collect();
         for slot in unknown {
             let request = SizeRequest { capability: self.capability.clone() };
-            match inner.io(layout.server_id(slot)) {
+            match inner.io(layout.chain(slot)) {
                 Ok(server) => {
                     self.batch.push(Call::of(&inner, server, &request, SIZE_TAG + usize::from(slot)))
                 }

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod axes;
+mod chain;
 pub mod datatype;
 mod extents;
 mod joined;
@@ -49,6 +50,7 @@ pub mod view;
 mod window;
 
 pub use axes::{Axis, array_regions};
+pub use chain::ChainId;
 pub use datatype::{Datatype, DatatypeError};
 pub use extents::{Extents, StridedRun};
 pub use own_blocks::OutOfSteps;

@@ -89,7 +89,7 @@ pub fn slot_shift(from: &Layout, from_offset: u64, to: &Layout, to_offset: u64) 
     let shift = ((to_strip + count - from_strip) % count) as u16;
     let together = |slot: u16| {
         let other = (u64::from(slot) + u64::from(shift)) % count;
-        from.server_id(slot) == to.server_id(other as u16)
+        from.chain(slot) == to.chain(other as u16)
     };
     (0..from.server_count()).all(together).then_some(shift)
 }
@@ -173,7 +173,7 @@ mod tests {
             let to_offset = if aligned { to_offset - to_offset % PAGE + from_offset % PAGE } else { to_offset };
             let place = |layout: &Layout, offset: u64| {
                 let (slot, local) = layout.local_offset(offset);
-                (slot, layout.server_id(slot), local)
+                (slot, layout.chain(slot), local)
             };
             let all = (0..12 * PAGE).step_by(97);
             let shift = slot_shift(&from, from_offset, &to, to_offset);

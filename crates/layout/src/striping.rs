@@ -22,7 +22,7 @@
 //! use weft_layout::Layout;
 //!
 //! let layout = Layout::new(65536, 2, 3, 6)?;
-//! assert_eq!([0, 1, 2].map(|slot| layout.server_id(slot)), [2, 3, 4]);
+//! assert_eq!([0, 1, 2].map(|slot| layout.chain(slot)), [2, 3, 4]);
 //!
 //! // Byte 100 of strip 4 is byte 100 of the second strip that slot 1 (server 3) holds.
 //! assert_eq!(layout.local_offset(4 * 65536 + 100), (1, 65536 + 100));
@@ -34,6 +34,7 @@
 //! # Ok::<(), weft_layout::LayoutError>(())
 //! ```
 
+use crate::chain::ChainId;
 use thiserror::Error;
 
 /// Strip sizes are multiples of this many bytes, so that strips begin on pages of the local file.
@@ -130,18 +131,18 @@ impl Layout {
         self.strip() * self.server_count as u64
     }
 
-    /// The server id of `slot`.
-    pub const fn server_id(&self, slot: u16) -> u16 {
-        ((self.first_server as u32 + slot as u32) % self.ring_servers as u32) as u16
+    /// The chain that holds the data file of `slot`.
+    pub const fn chain(&self, slot: u16) -> ChainId {
+        ChainId(((self.first_server as u32 + slot as u32) % self.ring_servers as u32) as u16)
     }
 
-    /// The slot of server `server_id` in this file; `None` if it holds nothing of it.
-    pub const fn slot_of_server(&self, server_id: u16) -> Option<u16> {
-        if server_id >= self.ring_servers {
+    /// The slot whose data file `chain` holds; `None` if it holds nothing of the file.
+    pub const fn slot_of_chain(&self, chain: ChainId) -> Option<u16> {
+        if chain.0 >= self.ring_servers {
             return None;
         }
         let ring = self.ring_servers as u32;
-        let slot = ((server_id as u32 + ring - self.first_server as u32) % ring) as u16;
+        let slot = ((chain.0 as u32 + ring - self.first_server as u32) % ring) as u16;
         if slot < self.server_count { Some(slot) } else { None }
     }
 

@@ -24,7 +24,7 @@ use crate::engine::{Batch, CommitSeq, Engine};
 use crate::namespace::{Namespace, encode_number};
 use crate::op::{Op, run_again};
 use crate::{EngineError, MetaError, keys};
-use weft_layout::Layout;
+use weft_layout::{ChainId, Layout};
 
 const STORAGE_VERSION: u8 = 1;
 const MARK_VERSION: u8 = 1;
@@ -286,14 +286,14 @@ impl<E: Engine> Op<'_, E> {
         from
     }
 
-    /// Of `max` inodes with numbers above `after`: those of files that are striped over I/O server `server`, but have no byte
-    /// there. Files that somebody may be writing are left out. The second is where to go on, `None` after the last.
+    /// Of `max` inodes with numbers above `after`: those of files that are striped over `chain`, but have no byte there. Files
+    /// that a client may be writing are left out. The second is where to go on, `None` after the last.
     ///
     /// # Errors
     /// Those of the engine.
     pub fn files_empty_on(
         &mut self,
-        server: u16,
+        chain: ChainId,
         after: u64,
         max: usize,
     ) -> Result<(Vec<u64>, Option<u64>), MetaError> {
@@ -306,7 +306,7 @@ impl<E: Engine> Op<'_, E> {
             last = Some(ino);
             let Some(inode) = self.inode(ino)? else { continue };
             let is_empty = |layout: &Layout| {
-                layout.slot_of_server(server).is_some_and(|slot| layout.local_size(slot, inode.size) == 0)
+                layout.slot_of_chain(chain).is_some_and(|slot| layout.local_size(slot, inode.size) == 0)
             };
             if !inode.dirty_size && inode.layout.as_ref().is_some_and(is_empty) {
                 files.push(ino);

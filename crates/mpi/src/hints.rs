@@ -221,7 +221,7 @@ impl Hints {
     pub fn in_force(mut self, layout: &Layout) -> Hints {
         self.server_count = Some(layout.server_count());
         self.strip_bytes = Some(layout.strip_bytes());
-        self.first_server = Some(layout.server_id(0));
+        self.first_server = Some(layout.first_server());
         self
     }
 

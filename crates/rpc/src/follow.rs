@@ -17,6 +17,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use weft_layout::ChainId;
 
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, server_state};
 
@@ -95,7 +96,7 @@ impl Rpc {
     }
 
     /// A layout names a chain that the map does not have: asks for a newer one.
-    pub fn follow_chain(&self, chain: u16) {
+    pub fn follow_chain(&self, chain: ChainId) {
         let session = self.session();
         let _guard = lock(&session.following.fetching);
         let ask_at = &session.following.ask_for_chains_at;

@@ -14,8 +14,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+use weft_layout::{ChainId, shard_of};
 
-use weft_wire::About;
 use weft_wire::messages::ClusterMapReply;
 
 use crate::error::Error;
@@ -127,12 +127,12 @@ impl Session {
                 None => drop(self.servers.push(Server::new(info, Slots::of(self.member)))),
             }
         }
-        let chains_end = map.chains.iter().map(|chain| usize::from(chain.id) + 1).max().unwrap_or(0);
+        let chains_end = map.chains.iter().map(|chain| usize::from(chain.id.0) + 1).max().unwrap_or(0);
         while self.chains.len() < chains_end {
             self.chains.push(AtomicUsize::new(NO_SERVER));
         }
         for (id, server) in self.chains.iter() {
-            let first = map.server_of_chain(id as u16).and_then(|info| index_of(Role::Io, info.id));
+            let first = map.server_of_chain(ChainId(id as u16)).and_then(|info| index_of(Role::Io, info.id));
             server.store(first.unwrap_or(NO_SERVER), Ordering::Relaxed);
         }
         for meta in map.meta_servers() {
@@ -177,8 +177,8 @@ impl Session {
     }
 
     /// Index of the server of a chain, if the map has it.
-    pub fn chain_index(&self, id: u16) -> Option<usize> {
-        let index = self.chains.get(usize::from(id))?.load(Ordering::Relaxed);
+    pub fn chain_index(&self, id: ChainId) -> Option<usize> {
+        let index = self.chains.get(usize::from(id.0))?.load(Ordering::Relaxed);
         (index != NO_SERVER).then_some(index)
     }
 
@@ -190,7 +190,7 @@ impl Session {
 
     /// Index of the metadata server that owns an inode.
     pub fn owner_of(&self, ino: u64) -> usize {
-        About::Inode(ino).shard().map_or(0, |shard| self.owner_index(shard))
+        self.owner_index(shard_of(ino))
     }
 
     /// All shards, and the indices of the metadata servers that own them.
@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn servers_are_found_by_the_chains_that_layouts_name() {
         let session = Session::new(&map()).unwrap();
-        assert_eq!(session.server(session.chain_index(1).unwrap()).info().name, "io1");
-        assert_eq!((session.chain_index(2), session.chain_index(u16::MAX)), (None, None));
+        assert_eq!(session.server(session.chain_index(ChainId(1)).unwrap()).info().name, "io1");
+        assert_eq!((session.chain_index(ChainId(2)), session.chain_index(ChainId(u16::MAX))), (None, None));
         assert_eq!(session.server(0).role, Role::Meta);
         assert_eq!(names(session.listed()), ["meta", "io0", "io1"]);
         assert_eq!(session.map_version(), 1);
@@ -296,21 +296,21 @@ mod tests {
     #[test]
     fn a_newer_map_adds_servers_and_those_that_were_there_keep_their_places() {
         let session = Session::new(&map()).unwrap();
-        let io1 = session.chain_index(1).unwrap();
+        let io1 = session.chain_index(ChainId(1)).unwrap();
         let before: *const Server = session.server(io1);
         session.go_by(Arc::new(map_of(2, 60)));
         assert_eq!((session.map_version(), session.map().version), (2, 2));
-        assert_eq!(session.chain_index(1), Some(io1));
+        assert_eq!(session.chain_index(ChainId(1)), Some(io1));
         assert!(std::ptr::eq(session.server(io1), before));
-        assert_eq!(session.server(session.chain_index(59).unwrap()).info().name, "io59");
+        assert_eq!(session.server(session.chain_index(ChainId(59)).unwrap()).info().name, "io59");
         assert_eq!(session.listed().count(), 61);
 
         session.go_by(Arc::new(map_of(3, 1)));
         assert_eq!(names(session.listed()), ["meta", "io0"], "what is not in the map is not asked");
-        assert_eq!(session.chain_index(1), None);
+        assert_eq!(session.chain_index(ChainId(1)), None);
         assert_eq!(session.server(io1).info().name, "io1", "requests under way have its index");
         session.go_by(Arc::new(map_of(4, 2)));
-        assert_eq!(session.chain_index(1), Some(io1), "an id is one server, for ever");
+        assert_eq!(session.chain_index(ChainId(1)), Some(io1), "an id is one server, for ever");
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         let mut map = map_of(1, 3);
         map.chains[0].servers = vec![2];
         let session = Session::new(&Arc::new(map)).unwrap();
-        assert_eq!(session.server(session.chain_index(0).unwrap()).info().name, "io2");
+        assert_eq!(session.server(session.chain_index(ChainId(0)).unwrap()).info().name, "io2");
     }
 
     fn lane(server: &Server, endpoint: Option<&Endpoint>) -> Arc<Lane> {

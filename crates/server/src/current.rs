@@ -17,6 +17,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use weft_layout::ChainId;
 use weft_wire::messages::{ClusterMapReply, ServerInfo, server_state};
 
 /// The newest map that a server knows. Clones are the same.
@@ -98,6 +99,11 @@ impl Peers {
     /// The server with this id, if the map has it.
     pub fn get(&self, id: u16) -> Option<Rc<Peer>> {
         self.known().peers.get(&id).map(|(peer, _)| peer.clone())
+    }
+
+    /// The server of a chain, if the map has it.
+    pub fn of_chain(&self, chain: ChainId) -> Option<Rc<Peer>> {
+        self.get(self.map.get().server_of_chain(chain)?.id)
     }
 
     /// By the map as it is now.

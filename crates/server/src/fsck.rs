@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use weft_layout::Layout;
+use weft_layout::{ChainId, Layout};
 use weft_meta::{Engine, FileState, MetaError, Namespace, Owner, Treatment, run_again};
 use weft_reactor::{MailSender, Mailbox, mailbox, timeout};
 use weft_wire::messages::{
@@ -300,7 +300,7 @@ impl<E: Engine + 'static> Checker<E> {
                 }
                 return Ok(None);
             };
-            let fits = layout.slot_of_server(*id).is_some()
+            let fits = layout.slot_of_chain(ChainId::of_single(*id)).is_some()
                 && usize::from(layout.ring_servers()) <= self.setup.peers.ids().len();
             if !fits || noted.is_some_and(|noted| noted != *layout) {
                 return Ok(None);
@@ -392,7 +392,7 @@ impl<E: Engine + 'static> Checker<E> {
         let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
         for file in files {
             for slot in 0..file.layout.server_count() {
-                by_server.entry(file.layout.server_id(slot)).or_default().push(file.ino);
+                by_server.entry(file.layout.chain(slot).single_server()).or_default().push(file.ino);
             }
         }
         let mut sizes = Sizes::default();
@@ -464,12 +464,13 @@ impl<E: Engine + 'static> Checker<E> {
         let usual = self.ask(move |namespace| namespace.default_layout_of(ino))?;
         let layout = noted.unwrap_or_else(|| layout_over(parts, &usual));
         let size = |(id, bytes): &(u16, u64)| {
-            layout.slot_of_server(*id).map_or(0, |slot| layout.logical_size(slot, *bytes))
+            let slot = layout.slot_of_chain(ChainId::of_single(*id));
+            slot.map_or(0, |slot| layout.logical_size(slot, *bytes))
         };
         let bytes = parts.iter().map(size).max().unwrap_or(0);
         // Where a file of this size has no byte, none is missing.
         for slot in 0..layout.server_count() {
-            let id = layout.server_id(slot);
+            let id = layout.chain(slot).single_server();
             if layout.local_size(slot, bytes) == 0 && !parts.iter().any(|(there, _)| *there == id) {
                 self.peer(id)?.call(&VouchEmptyRequest { inos: vec![ino] }).await?;
             }

@@ -106,7 +106,7 @@ impl<E: Engine + 'static> Remover<E> {
         let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
         for (ino, layout) in page {
             for slot in 0..layout.server_count() {
-                by_server.entry(layout.server_id(slot)).or_default().push(*ino);
+                by_server.entry(layout.chain(slot).single_server()).or_default().push(*ino);
             }
         }
         let trace = self.setup.poke.take_trace();

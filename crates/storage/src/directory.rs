@@ -29,6 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use weft_host::{FileLock, LockError};
 
+use weft_layout::ChainId;
+
 use crate::disk::{ObjectInfo, Space};
 use crate::error::StorageError;
 use crate::held::Held;
@@ -140,8 +142,8 @@ impl Directory {
     ///
     /// # Errors
     /// [`StorageError::Directory`].
-    pub fn of_chain(&self, chain: u16) -> Result<Directory, StorageError> {
-        let home = self.path.join(CHAINS_DIRECTORY).join(format!("{chain:04x}"));
+    pub fn of_chain(&self, chain: ChainId) -> Result<Directory, StorageError> {
+        let home = self.path.join(CHAINS_DIRECTORY).join(format!("{:04x}", chain.0));
         let data = home.join(DATA_DIRECTORY);
         let make = || {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&data)?;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_layout::Extent;
+use weft_layout::{ChainId, Extent};
 use weft_reactor::ring;
 
 use crate::directory::{Directory, size_of_file};
@@ -56,7 +56,7 @@ impl LocalDisk {
     ///
     /// # Errors
     /// As [`Directory::of_chain`], or [`StorageError::Whole`] if there is no memory.
-    pub fn of_chain(&self, chain: u16) -> Result<LocalDisk, StorageError> {
+    pub fn of_chain(&self, chain: ChainId) -> Result<LocalDisk, StorageError> {
         let engine = if self.ring.is_some() { DiskEngine::Ring } else { DiskEngine::Plain };
         LocalDisk::over(self.directory.of_chain(chain)?, engine)
     }

@@ -146,7 +146,7 @@ fn parts_of_a_file_that_belong_to_different_chains_stay_apart() {
     for directory in directories() {
         plain_reactor().run(async {
             let own = plain_disk(&directory);
-            let other = DataFiles::new(own.of_chain(7).unwrap());
+            let other = DataFiles::new(own.of_chain(weft_layout::ChainId(7)).unwrap());
             let own = DataFiles::new(own);
             for (files, data) in [(&own, b"of its own chain".as_slice()), (&other, b"of chain 7".as_slice())]
             {
@@ -169,7 +169,7 @@ fn parts_of_a_file_that_belong_to_different_chains_stay_apart() {
         }
         plain_reactor().run(async {
             let own = plain_disk(&directory);
-            let other = DataFiles::new(own.of_chain(7).unwrap());
+            let other = DataFiles::new(own.of_chain(weft_layout::ChainId(7)).unwrap());
             let own = DataFiles::new(own);
             let inos = |files: &DataFiles<LocalDisk>| {
                 files.list(None, 10).unwrap().0.iter().map(|object| object.ino).collect::<Vec<_>>()

@@ -19,7 +19,7 @@
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::limits::{LIST_EXTENTS_MAX, REGION_LEVELS_MAX, REGION_PARTS_MAX};
-use weft_layout::{Extent, Layout, Level, Order, Region, Regions};
+use weft_layout::{ChainId, Extent, Layout, Level, Order, Region, Regions};
 
 /// The size of an empty list.
 const PART_BYTES_MIN: usize = 2;
@@ -226,6 +226,19 @@ impl Wire for Layout {
     }
     fn sample(_seed: &mut u64) -> Self {
         Layout::new(65536, 2, 3, 6).expect("the paper's example (PVFS table 1)")
+    }
+}
+
+impl Wire for ChainId {
+    const BYTES_MIN: usize = 2;
+    fn put(&self, out: &mut Writer) {
+        self.0.put(out);
+    }
+    fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        u16::get(input).map(ChainId)
+    }
+    fn sample(seed: &mut u64) -> Self {
+        ChainId(u16::sample(seed))
     }
 }
 

@@ -213,7 +213,7 @@ fn name_files(client: &Client, scrubs: &[Scrub], failures: &mut Failures) -> Res
 /// Where a finding is in its file, or in the data file if the layout is not known.
 fn place(finding: &ScrubFinding, server: u16, file: Option<&File>) -> Option<(u64, u64)> {
     let layout = file?.layout?;
-    let slot = layout.slot_of_server(server)?;
+    let slot = layout.slot_of_chain(weft_layout::ChainId::of_single(server))?;
     let begin = layout.logical_size(slot, finding.offset + 1) - 1;
     Some((begin, layout.logical_size(slot, finding.offset + finding.bytes.max(1)) - begin))
 }

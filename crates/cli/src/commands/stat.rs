@@ -69,7 +69,7 @@ fn servers(client: &Client, attr: &Attr) -> Vec<(String, String)> {
     let Some(layout) = attr.layout.filter(|_| attr.kind == FileKind::File) else { return Vec::new() };
     let map = client.map();
     (0..layout.server_count())
-        .filter_map(|slot| map.server_of_chain(layout.server_id(slot)))
+        .filter_map(|slot| map.server_of_chain(layout.chain(slot)))
         .map(|server| match client.ping(&server.name, &[]) {
             Ok(_) => (server.name.clone(), transport_of(client, &server.name)),
             Err(error) => (server.name.clone(), error.to_string()),

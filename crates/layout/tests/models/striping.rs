@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use weft_layout::{Layout, LayoutError};
+use weft_layout::{ChainId, Layout, LayoutError};
 
 use crate::generate::layout;
 
@@ -49,13 +49,13 @@ proptest! {
     }
 
     #[test]
-    fn slots_and_servers_are_inverse(layout in layout()) {
-        let slots: Vec<_> = (0..layout.ring_servers()).map(|server_id| layout.slot_of_server(server_id)).collect();
+    fn slots_and_chains_are_inverse(layout in layout()) {
+        let slots: Vec<_> = (0..layout.ring_servers()).map(|chain| layout.slot_of_chain(ChainId(chain))).collect();
         prop_assert_eq!(slots.iter().flatten().count(), usize::from(layout.server_count()));
         for slot in 0..layout.server_count() {
-            prop_assert_eq!(slots[usize::from(layout.server_id(slot))], Some(slot));
+            prop_assert_eq!(slots[usize::from(layout.chain(slot).0)], Some(slot));
         }
-        prop_assert_eq!(layout.slot_of_server(layout.ring_servers()), None);
+        prop_assert_eq!(layout.slot_of_chain(ChainId(layout.ring_servers())), None);
     }
 }
 
@@ -83,7 +83,7 @@ fn largest_layout_does_not_overflow() {
     let layout = Layout::new(1 << 30, u16::MAX - 1, u16::MAX, u16::MAX).unwrap();
     let (slot, local_offset) = layout.local_offset((1 << 63) - 1);
     assert_eq!(layout.logical_offset(slot, local_offset), (1 << 63) - 1);
-    assert_eq!(layout.server_id(u16::MAX - 1), u16::MAX - 2);
+    assert_eq!(layout.chain(u16::MAX - 1), ChainId(u16::MAX - 2));
     assert_eq!(layout.logical_offset(0, u64::MAX), u64::MAX);
     assert_eq!(layout.local_size(u16::MAX, u64::MAX), 0);
 }

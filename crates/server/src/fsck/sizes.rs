@@ -2,7 +2,7 @@
 
 use super::found::Found;
 use std::collections::{BTreeMap, HashMap};
-use weft_layout::Layout;
+use weft_layout::{ChainId, Layout};
 use weft_meta::{FileState, Owner, SizeFound};
 use weft_wire::messages::ClusterMapReply;
 
@@ -12,7 +12,7 @@ const STRIP_BYTES: u32 = 1 << 20;
 /// Whether a data file on this server is no part of what its inode is.
 pub(crate) fn is_nobodys(owner: &Owner, server: u16) -> bool {
     match owner {
-        Owner::File(file) => file.layout.slot_of_server(server).is_none(),
+        Owner::File(file) => file.layout.slot_of_chain(ChainId::of_single(server)).is_none(),
         Owner::Other | Owner::Nothing => true,
         Owner::Unsettled => false,
     }
@@ -24,7 +24,7 @@ pub(crate) fn layout_over(parts: &[(u16, u64)], usual: &Layout) -> Layout {
     let of_one = parts.first().filter(|_| parts.len() == 1);
     let one = of_one.and_then(|(id, _)| Layout::new(STRIP_BYTES, *id, 1, ring).ok());
     let all = || Layout::new(usual.strip_bytes(), 0, ring, ring).unwrap_or(*usual);
-    let fits = parts.iter().all(|(id, _)| usual.slot_of_server(*id).is_some());
+    let fits = parts.iter().all(|(id, _)| usual.slot_of_chain(ChainId::of_single(*id)).is_some());
     one.unwrap_or_else(|| if fits { *usual } else { all() })
 }
 
@@ -41,20 +41,21 @@ impl Sizes {
     /// none.
     pub fn of(&self, file: &FileState) -> (u64, Option<u16>) {
         let layout = &file.layout;
-        let part = |slot| self.parts.get(&(file.ino, layout.server_id(slot))).copied();
+        let part = |slot| self.parts.get(&(file.ino, layout.chain(slot).single_server())).copied();
         let ends = (0..layout.server_count()).map(|slot| layout.logical_size(slot, part(slot).unwrap_or(0)));
         let has_last = |slot: &u16| {
             file.bytes > 0 && layout.logical_size(*slot, layout.local_size(*slot, file.bytes)) == file.bytes
         };
         let last = (0..layout.server_count()).find(has_last);
-        let missing = last.filter(|slot| part(*slot).is_none()).map(|slot| layout.server_id(slot));
+        let missing =
+            last.filter(|slot| part(*slot).is_none()).map(|slot| layout.chain(slot).single_server());
         (ends.max().unwrap_or(0), missing)
     }
 
     /// A server that must have had bytes of the file, has none, and may not be taken for having had none.
     pub fn lost(&self, file: &FileState, lost_below: &BTreeMap<u16, u64>) -> Option<u16> {
         let layout = &file.layout;
-        let servers = (0..layout.server_count()).map(|slot| (slot, layout.server_id(slot)));
+        let servers = (0..layout.server_count()).map(|slot| (slot, layout.chain(slot).single_server()));
         let mut lost = servers.filter(|(slot, id)| {
             lost_below.get(id).is_some_and(|below| file.ino < *below)
                 && layout.local_size(*slot, file.bytes) > 0
@@ -111,7 +112,7 @@ mod tests {
     fn data_files_become_a_file_that_reaches_them_all() {
         let usual = Layout::new(4096, 1, 2, 4).unwrap();
         let one = layout_over(&[(3, 50)], &usual);
-        assert_eq!((one.server_count(), one.server_id(0)), (1, 3));
+        assert_eq!((one.server_count(), one.chain(0).single_server()), (1, 3));
         assert_eq!(layout_over(&[(1, 50), (2, 5)], &usual), usual);
         let all = layout_over(&[(1, 50), (0, 5)], &usual);
         assert_eq!((all.server_count(), all.strip_bytes()), (4, 4096));

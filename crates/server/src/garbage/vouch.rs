@@ -5,6 +5,7 @@ use crate::step::{StepError, on_behalf_of};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use weft_layout::ChainId;
 use weft_meta::{Engine, MetaError, ServerRecord, run_again};
 use weft_reactor::JoinHandle;
 use weft_wire::messages::VouchEmptyRequest;
@@ -58,8 +59,9 @@ async fn vouch_for_some<E: Engine>(
     record: &ServerRecord,
 ) -> Result<Option<ServerRecord>, StepError> {
     let (after, below) = (record.vouched_below_ino, record.lost_below_ino);
+    let chain = ChainId::of_single(id);
     let (mut inos, last) =
-        setup.ask(|namespace| run_again(|| namespace.begin().files_empty_on(id, after, BATCH)))?;
+        setup.ask(|namespace| run_again(|| namespace.begin().files_empty_on(chain, after, BATCH)))?;
     inos.retain(|ino| *ino < below);
     let Some(peer) = setup.peers.get(id) else { return Ok(None) };
     if !inos.is_empty() {

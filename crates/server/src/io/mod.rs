@@ -38,7 +38,7 @@ use crate::spent::{self, Part, during};
 use plan::Planner;
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
-use weft_layout::{Extent, Layout};
+use weft_layout::{ChainId, Extent, Layout};
 use weft_storage::calibrate::Calibration;
 use weft_storage::cost::{Corrections, Method};
 use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
@@ -80,7 +80,7 @@ fn boot_number(boot_id: [u8; 16]) -> u64 {
 }
 
 impl<D: Disk> IoPart<D> {
-    /// The part of the server with this id in the ring.
+    /// The part of the I/O server with this id.
     pub fn new(
         files: DataFiles<D>,
         pool: BufferPool,
@@ -120,12 +120,17 @@ impl<D: Disk> IoPart<D> {
         }
     }
 
+    /// Whether this server has the data files of a chain.
+    fn holds(&self, chain: ChainId) -> bool {
+        chain.single_server() == self.id
+    }
+
     /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.
     fn admit(&self, capability: &Capability, rights: u32, slot: u16) -> Result<(u64, Layout), Refusal> {
         spent::note_ino(capability.ino);
         self.check(capability, rights)?;
         let layout = capability.layout;
-        if slot >= layout.server_count() || layout.server_id(slot) != self.id {
+        if slot >= layout.server_count() || !self.holds(layout.chain(slot)) {
             return Err(self.wrong_server(slot, &layout));
         }
         Ok((capability.ino, layout))
@@ -157,7 +162,7 @@ impl<D: Disk> IoPart<D> {
     fn admit_any(&self, capability: &Capability) -> Result<u64, Refusal> {
         self.check(capability, 0)?;
         spent::note_ino(capability.ino);
-        match capability.layout.slot_of_server(self.id) {
+        match capability.layout.slot_of_chain(ChainId::of_single(self.id)) {
             Some(_) => Ok(capability.ino),
             None => Err(self.wrong_server(0, &capability.layout)),
         }

@@ -41,7 +41,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn place_object(&self, request: PlaceObjectRequest) -> Result<Answer, Refusal> {
         let PlaceObjectRequest { ino, layout, durable, data } = request;
         spent::note_ino(ino);
-        let is_here = layout.server_id(0) == self.id && data.len() as u64 <= u64::from(layout.strip_bytes());
+        let is_here = self.holds(layout.chain(0)) && data.len() as u64 <= u64::from(layout.strip_bytes());
         if !is_here {
             let text = format!("{} bytes are not in a strip of I/O server {}", data.len(), self.id);
             return Err(Refusal::new(Status::Invalid, text));

@@ -3,7 +3,7 @@
 use super::error::MapError;
 use super::event::{Event, FileMap};
 use crate::config::ClusterConfig;
-use weft_layout::Layout;
+use weft_layout::{ChainId, Layout};
 use weft_wire::messages::{
     ChainInfo, ClusterMapReply, Endpoint, ServerInfo, endpoint, server_role, server_state,
 };
@@ -268,7 +268,7 @@ impl KeptMap {
         self.map.chains = self
             .map
             .io_servers()
-            .map(|server| ChainInfo { id: server.id, servers: vec![server.id] })
+            .map(|server| ChainInfo { id: ChainId::of_single(server.id), servers: vec![server.id] })
             .collect();
         self.map.default_layout = over(strip_bytes, self.server_count, ring(&self.map));
     }

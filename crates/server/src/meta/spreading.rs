@@ -62,12 +62,11 @@ impl Spreading {
 
     /// Puts all bytes of a file into its first data file.
     pub async fn place(&self, ino: u64, layout: Layout, data: Vec<u8>, durable: bool) -> Result<(), Refusal> {
-        let id = layout.server_id(0);
-        let peer = self.peers.get().and_then(|peers| peers.get(id)).ok_or_else(|| {
-            Refusal::new(
-                Status::Io,
-                format!("I/O server {id}, which has the file's first strip, is not in the cluster"),
-            )
+        let chain = layout.chain(0);
+        let peer = self.peers.get().and_then(|peers| peers.of_chain(chain)).ok_or_else(|| {
+            let text =
+                format!("chain {chain}, which has the file's first strip, has no server in the cluster");
+            Refusal::new(Status::Io, text)
         })?;
         let request = PlaceObjectRequest { ino, layout, durable, data };
         let give_up = Instant::now() + PATIENCE;

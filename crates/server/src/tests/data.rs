@@ -34,7 +34,7 @@ impl<L: Link> Checked<L> {
     fn write(&mut self, regions: &Regions, from: &[u8]) {
         let layout = self.capability.layout;
         for slot in slots(&layout, regions) {
-            let io = &mut self.io[usize::from(layout.server_id(slot))];
+            let io = &mut self.io[usize::from(layout.chain(slot).single_server())];
             let written = io.write(&self.capability, slot, regions, from).unwrap();
             assert_eq!(written.written_bytes, weft_layout::share_bytes(&layout, slot, regions));
         }
@@ -55,7 +55,7 @@ impl<L: Link> Checked<L> {
         let mut into = vec![0u8; regions.total_bytes() as usize];
         let mut end_of_file = 0;
         for slot in slots(&layout, regions) {
-            let io = &mut self.io[usize::from(layout.server_id(slot))];
+            let io = &mut self.io[usize::from(layout.chain(slot).single_server())];
             let read = io.read(&self.capability, slot, regions, &mut into).unwrap();
             end_of_file = end_of_file.max(layout.logical_size(slot, read.local_bytes));
             let mut at = 0;

@@ -84,7 +84,7 @@ fn who_goes_by_an_older_map_is_refused_and_may_repeat_the_same_request() {
 
     // An I/O server refuses bytes of it, and says which version it has in every reply.
     let capability = made.capability.unwrap();
-    let first = format!("io{}", capability.layout.server_id(0));
+    let first = format!("io{}", capability.layout.chain(0));
     eventually("the I/O server has the map", || map_of(&config, &first).version == map.version);
     let mut io = tcp(&config, &first);
     let size = SizeRequest { capability };
@@ -191,7 +191,7 @@ fn a_server_that_is_shown_a_newer_map_asks_for_it() {
     eventually("all have the map", || map_of(&config, "io0") == map_of(&config, "meta0"));
     let file = tcp(&config, "meta0").call(&create("f", rights::READ)).unwrap();
     let size = SizeRequest { capability: file.capability.unwrap() };
-    let io = format!("io{}", size.capability.layout.server_id(0));
+    let io = format!("io{}", size.capability.layout.chain(0));
     let mut link = tcp(&config, &io);
     let told = MoveServerRequest { name: "io1".into(), endpoints: endpoints(&free_address()) };
     let version = server_link(&config, "meta0").call(&told).unwrap().map_version;

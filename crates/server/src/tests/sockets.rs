@@ -92,12 +92,12 @@ fn bytes_go_over_tcp_and_shared_memory_and_are_removed_in_the_end() {
     let regions = Regions::contiguous(10, 3_000_000);
     let data: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
     for slot in 0..2 {
-        let name = format!("io{}", layout.server_id(slot));
+        let name = format!("io{}", layout.chain(slot));
         tcp(&config, &name).write(&capability, slot, &regions, &data).unwrap();
     }
     let (mut by_tcp, mut by_shm) = (vec![0; data.len()], vec![0; data.len()]);
     for slot in 0..2 {
-        let name = format!("io{}", layout.server_id(slot));
+        let name = format!("io{}", layout.chain(slot));
         let read = tcp(&config, &name).read(&capability, slot, &regions, &mut by_tcp).unwrap();
         assert_eq!(read.filled_bytes, weft_layout::share_bytes(&layout, slot, &regions));
         let socket = config.socket_of(config.server(&name).unwrap());
@@ -172,7 +172,7 @@ fn servers_are_reached_with_rdma_and_tell_of_it() {
     let mut into = vec![0; data.len()];
     let mut links: Vec<_> = (0..4).map(|at| over_rdma(map.io_server(at as u16 % 2).unwrap())).collect();
     for slot in 0..2u16 {
-        let server = usize::from(capability.layout.server_id(slot));
+        let server = usize::from(capability.layout.chain(slot).single_server());
         links[server].write(&capability, slot, &regions, &data).unwrap();
         links[server + 2].read(&capability, slot, &regions, &mut into).unwrap();
     }
@@ -252,7 +252,7 @@ fn data_files_without_an_inode_are_found() {
     meta.call(&unlink("lost")).unwrap();
     let access = rights::WRITE;
     let lost_capability = lost.capability.unwrap();
-    let name = |capability: &weft_wire::security::Capability| format!("io{}", capability.layout.server_id(0));
+    let name = |capability: &weft_wire::security::Capability| format!("io{}", capability.layout.chain(0));
     for capability in [kept.clone(), lost_capability.clone()] {
         let regions = Regions::contiguous(0, 100);
         tcp(&config, &name(&capability)).write(&capability, 0, &regions, &[1; 100]).unwrap();

@@ -12,7 +12,7 @@
 
 use crate::Wire;
 use crate::limits::{ADDRESS_BYTES_MAX, ENDPOINTS_PER_SERVER_MAX, MAP_BYTES_MAX, SERVERS_MAX};
-use weft_layout::Layout;
+use weft_layout::{ChainId, Layout};
 
 /// Values of [`ServerInfo::role`].
 pub mod server_role {
@@ -73,8 +73,8 @@ crate::message! {
 
     /// The I/O servers that hold the same data files.
     pub struct ChainInfo {
-        /// The id in layouts.
-        pub id: u16,
+        /// The number in layouts.
+        pub id: ChainId,
         /// Ids of I/O servers; one today.
         pub servers: Vec<u16>,
     }
@@ -154,9 +154,9 @@ impl ServerInfo {
 }
 
 impl ClusterMapReply {
-    /// One chain per I/O server, with the number of its server.
+    /// One chain for each I/O server.
     pub fn single_chains(io_servers: u16) -> Vec<ChainInfo> {
-        (0..io_servers).map(|id| ChainInfo { id, servers: vec![id] }).collect()
+        (0..io_servers).map(|id| ChainInfo { id: ChainId::of_single(id), servers: vec![id] }).collect()
     }
 
     /// Metadata servers, by id.
@@ -179,7 +179,7 @@ impl ClusterMapReply {
     }
 
     /// The first I/O server of a chain.
-    pub fn server_of_chain(&self, id: u16) -> Option<&ServerInfo> {
+    pub fn server_of_chain(&self, id: ChainId) -> Option<&ServerInfo> {
         let chain = self.chains.iter().find(|chain| chain.id == id)?;
         self.io_server(*chain.servers.first()?)
     }
@@ -205,8 +205,10 @@ impl ClusterMapReply {
                 "it is too large: at most {SERVERS_MAX} I/O servers, and {MAP_BYTES_MAX} bytes"
             ));
         }
-        let rising = |ids: &[u16]| ids.windows(2).all(|pair| pair[0] < pair[1]);
-        let chains: Vec<u16> = self.chains.iter().map(|chain| chain.id).collect();
+        fn rising<T: Ord>(ids: &[T]) -> bool {
+            ids.windows(2).all(|pair| pair[0] < pair[1])
+        }
+        let chains: Vec<ChainId> = self.chains.iter().map(|chain| chain.id).collect();
         if !rising(&metas) || !rising(&ios) || !rising(&chains) {
             return Err("its ids are not in rising order".into());
         }
@@ -237,7 +239,7 @@ impl ClusterMapReply {
             }
         }
         let layout = &self.default_layout;
-        let chain_is_there = |slot| chains.binary_search(&layout.server_id(slot)).is_ok();
+        let chain_is_there = |slot| chains.binary_search(&layout.chain(slot)).is_ok();
         if !(0..layout.server_count()).all(chain_is_there) {
             return Err("its default layout needs a chain that is not there".into());
         }
@@ -270,7 +272,10 @@ mod tests {
                 server(server_role::IO, 0, "io0"),
                 server(server_role::IO, 2, "io2"),
             ],
-            chains: vec![ChainInfo { id: 0, servers: vec![2] }, ChainInfo { id: 1, servers: vec![0] }],
+            chains: vec![
+                ChainInfo { id: ChainId(0), servers: vec![2] },
+                ChainInfo { id: ChainId(1), servers: vec![0] },
+            ],
             default_layout: Layout::new(65536, 0, 2, 2).unwrap(),
         }
     }
@@ -281,8 +286,8 @@ mod tests {
         assert_eq!(map.check(), Ok(()));
         assert_eq!(map.io_server(2).unwrap().name, "io2");
         assert_eq!(map.io_server(1), None);
-        assert_eq!(map.server_of_chain(0).unwrap().name, "io2");
-        assert_eq!(map.server_of_chain(2), None);
+        assert_eq!(map.server_of_chain(ChainId(0)).unwrap().name, "io2");
+        assert_eq!(map.server_of_chain(ChainId(2)), None);
         assert_eq!(map.meta_servers().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["meta0"]);
         let io0 = map.io_server(0).unwrap();
         assert_eq!(io0.addresses(endpoint::TCP).collect::<Vec<_>>(), ["io0:1", "io0:3"]);
@@ -299,7 +304,7 @@ mod tests {
             ("role", |map| map.servers[1].role = 7),
             ("too large", |map| map.servers[0].name = "n".repeat(MAP_BYTES_MAX)),
             ("rising", |map| map.servers[2].id = 0),
-            ("rising", |map| map.chains[1].id = 0),
+            ("rising", |map| map.chains[1].id = ChainId(0)),
             ("called `io0`", |map| map.servers[2].name = "io0".into()),
             ("has 0 addresses", |map| map.servers[2].endpoints.clear()),
             ("empty or too long", |map| map.servers[2].endpoints[0].address.clear()),

@@ -618,7 +618,7 @@ impl World {
         }
         let layout = &handle.capability.layout;
         let is_told = process.link.is_some() && process.agreed_with == run;
-        if !is_told || layout.slot_of_server(server as u16).is_none() {
+        if !is_told || layout.slot_of_chain(weft_layout::ChainId::of_single(server as u16)).is_none() {
             return;
         }
         if process.keys.check(&handle.capability, 1, rights::WRITE).is_err() {
@@ -677,7 +677,7 @@ impl World {
         for (ino, layout) in page {
             let mut is_done = true;
             for slot in 0..layout.server_count() {
-                match self.reached(usize::from(layout.server_id(slot))) {
+                match self.reached(usize::from(layout.chain(slot).single_server())) {
                     Some(at) => self.remove(at, &[ino]),
                     None => is_done = false,
                 }
