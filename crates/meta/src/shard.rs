@@ -29,7 +29,7 @@ mod tests {
     use crate::namespace::{Namespace, NamespaceOptions, encode_number};
     use crate::op::run_again;
     use crate::orphan::Orphan;
-    use crate::{At, Damage, MemEngine, MetaError};
+    use crate::{At, Damage, MemEngine, MetaError, Owner};
     use proptest::prelude::*;
     use weft_layout::shard_of;
 
@@ -123,6 +123,15 @@ mod tests {
         let mut again = Namespace::open(ns.engine.fork(), NamespaceOptions::default()).unwrap();
         assert!(make(&mut again, "after a restart").is_err());
         assert!(shard_of(again.next_ino()) == 0 && again.check().unwrap().is_empty());
+    }
+
+    /// Their owner may have files with these numbers: a check here must not call their data files orphans.
+    #[test]
+    fn data_files_of_other_shards_are_not_judged() {
+        let lease = (keys::SUPER_INO_LEASE.to_vec(), encode_number(first_ino_of(2) + 5000));
+        let ns = restarted(&[lease]);
+        let owners = ns.owners(&[first_ino_of(1) + 7, first_ino_of(2) + 7, first_ino_of(3) + 7]).unwrap();
+        assert_eq!(owners, [Owner::Unsettled, Owner::Nothing, Owner::Unsettled]);
     }
 
     /// Numbers that come from outside do not lead the next one out of its shard.

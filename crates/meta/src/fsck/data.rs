@@ -10,7 +10,7 @@ use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;
 use crate::{EngineError, MetaError};
-use weft_layout::Layout;
+use weft_layout::{Layout, shard_of};
 
 /// A file as far as its data files must agree with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     fn owner(&self, ino: u64) -> Result<Owner, MetaError> {
-        if ino >= self.next_ino {
+        // Of a file of another shard, only that shard's metadata server knows whether it exists.
+        if ino >= self.next_ino || shard_of(ino) != self.shard() {
             return Ok(Owner::Unsettled);
         }
         let key = keys::inode(ino);
