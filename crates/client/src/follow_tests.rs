@@ -475,7 +475,7 @@ fn a_chain_that_is_not_known_is_looked_for_once_in_a_while() {
     for _ in 0..100 {
         let error = client.inner.io(ChainId(9)).unwrap_err();
         assert_eq!((error.status(), error.errno()), (Some(Status::Lost), libc::EIO));
-        assert!(error.to_string().contains("I/O server 9") && error.to_string().contains("version 2"));
+        assert!(error.to_string().contains("chain 9") && error.to_string().contains("version 2"));
     }
     assert!((fetches + 1..=fetches + 4).contains(&net.fetches()), "asked of some servers at once, and once");
 }
