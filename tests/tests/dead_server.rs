@@ -14,7 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, ErrorKind, OpenOptions, Transport};
 use weft_test_needs::Need;
-use weft_tests::{Mount, Served, ServedOptions, expect_success, freeze, signal, wait_until};
+use weft_tests::{Mount, Served, ServedOptions, expect_success, freeze, gauge, signal, wait_until};
+use weft_wire::Op;
 use weft_wire::messages::LayoutWish;
 
 const KIB: usize = 1 << 10;
@@ -29,6 +30,8 @@ const BACK_MAX: Duration = Duration::from_secs(10);
 const INTERRUPTED_MAX: Duration = Duration::from_secs(15);
 /// No call may take longer, whatever it is that fails.
 const HANGS: Duration = Duration::from_secs(100);
+/// Longer than a server that did not remove data files is left alone (5 s).
+const REMOVED_AGAIN: Duration = Duration::from_secs(6);
 /// More than there are threads in a mount.
 const WAITING: usize = 12;
 
@@ -615,4 +618,42 @@ fn a_hung_io_server_delays_neither_removal_on_others_nor_the_end_of_the_metadata
     cluster.spawn("meta0");
     cluster.wait_ready("meta0");
     wait_until("the data of the server that hung is removed", HANGS, || is_removed(&cluster, 0));
+}
+
+#[test]
+fn servers_that_answer_are_asked_once_to_remove_what_a_dead_one_has_too() {
+    let mut cluster = Served::start(2);
+    let client = cluster.client(Transport::Tcp);
+    let data_files = |cluster: &Served, name: &str| count_files(&cluster.directory(name).join("data"));
+    let removals = || {
+        let (_, status) =
+            client.server_status(false).into_iter().find(|(server, _)| server.name == "io0").expect("io0");
+        let operations = status.expect("io0 answers").operations;
+        operations.iter().find(|one| one.op == Op::RemoveObjects as u16).map_or(0, |one| one.count)
+    };
+    let before = ["io0", "io1"].map(|name| data_files(&cluster, name));
+    let remove = |cluster: &Served, files: std::ops::Range<usize>| {
+        files.clone().for_each(|at| client.unlink(&format!("/f{at}")).expect("names are served"));
+        wait_until("io0 has removed them", BACK_MAX, || {
+            data_files(cluster, "io0") == before[0] + 4 - files.end
+        });
+    };
+    (0..4).for_each(|at| write_file(&client, &format!("/f{at}"), layout(2, 0), 256 * KIB));
+    cluster.kill("io1");
+    remove(&cluster, 0..3);
+    let asked = removals();
+    // Longer than a server that is down is left alone.
+    std::thread::sleep(REMOVED_AGAIN);
+    assert_eq!(removals(), asked, "io0 has answered");
+    remove(&cluster, 3..4);
+    assert_eq!(removals(), asked + 1);
+    // The next run knows what io1 has still to remove.
+    cluster.crash("meta0");
+    std::thread::sleep(REMOVED_AGAIN);
+    assert_eq!(removals(), asked + 1);
+    cluster.spawn("io1");
+    cluster.wait_ready("io1");
+    wait_until("io1 has removed them", HANGS, || data_files(&cluster, "io1") == before[1]);
+    assert_eq!(gauge(&client, "garbage_removed_files"), 4);
+    assert_eq!(removals(), asked + 1);
 }

@@ -8,6 +8,7 @@
 //!   d <block of 64>            removed inodes that the superblock's count has still; see count.rs
 //!   b <ino>                    bytes of a small file
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
+//!   p <server id 2> <ino>      postponed: a data file that is still to be removed on this server
 //!   u <ino>                    orphan: no name (any more, or yet), but open somewhere, or lately removed; see orphan.rs
 //!   t <ino>                    tail of the appends to a file that is open for writing
 //!   c <ino> <session 16> <number 8>   counter of the open that has this number in its session
@@ -35,6 +36,7 @@ pub(crate) const XATTR: u8 = b'x';
 pub(crate) const REMOVED: u8 = b'd';
 pub(crate) const SMALL: u8 = b'b';
 pub(crate) const GARBAGE: u8 = b'g';
+pub(crate) const POSTPONED: u8 = b'p';
 pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
 pub(crate) const COUNTER: u8 = b'c';
@@ -109,6 +111,26 @@ pub(crate) fn removed(block: u64) -> [u8; 9] {
 
 pub(crate) fn garbage(ino: u64) -> [u8; 9] {
     numbered(GARBAGE, ino)
+}
+
+pub(crate) fn postponed(server: u16, ino: u64) -> [u8; 11] {
+    let mut key = [POSTPONED; 11];
+    key[1..3].copy_from_slice(&server.to_be_bytes());
+    key[3..].copy_from_slice(&ino.to_be_bytes());
+    key
+}
+
+/// The beginning of the keys of all removals that a server was not there for.
+pub(crate) fn postponed_on(server: u16) -> [u8; 3] {
+    let [high, low] = server.to_be_bytes();
+    [POSTPONED, high, low]
+}
+
+/// Server and inode of a [`postponed`] key; `None` of another key.
+pub(crate) fn postponed_of(key: &[u8]) -> Option<(u16, u64)> {
+    let key: &[u8; 11] = key.try_into().ok()?;
+    let server = u16::from_be_bytes([key[1], key[2]]);
+    Some((server, u64::from_be_bytes(key[3..].try_into().ok()?)))
 }
 
 pub(crate) fn small(ino: u64) -> [u8; 9] {

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use weft_meta::{
-    At, Caller, Engine, MemEngine, MetaError, Namespace, ROOT_INO, RenameMode, ToRemove, WriteReport,
+    At, Caller, Engine, MemEngine, MetaError, Namespace, Owner, ROOT_INO, RenameMode, ToRemove, WriteReport,
 };
 
 /// A file with bytes in it, of which there is garbage when it goes.
@@ -137,4 +137,39 @@ fn only_what_leaves_data_behind_gives_the_remover_work() {
     written(&mut ns, "h");
     run(&mut ns, |op| op.unlink_keeping(&Caller::root(), now(5), at("h"), |_, _| true)).unwrap();
     assert_eq!(ns.take_to_remove(), ToRemove::Later, "it is kept for a moment");
+}
+
+#[test]
+fn a_removal_is_postponed_for_each_server_and_the_file_is_gone_with_the_last() {
+    let (mut ns, one, two) = two_files();
+    for name in ["f", "new"] {
+        run(&mut ns, |op| op.unlink(&Caller::root(), now(5), at(name))).unwrap();
+    }
+    assert_eq!(garbage(&mut ns), [one, two]);
+    run(&mut ns, |op| {
+        op.garbage_done(&[one, two]);
+        op.postpone_removal(0, &[one, two]);
+        op.postpone_removal(700, &[one]);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(garbage(&mut ns), []);
+    assert_eq!(ns.servers_behind().unwrap(), [0, 700]);
+    sound(&ns);
+    let left = |ns: &mut Namespace<MemEngine>, server, after| {
+        ns.begin().postponed_removals(server, after, 9).unwrap()
+    };
+    assert_eq!([left(&mut ns, 0, 0), left(&mut ns, 0, one)], [vec![one, two], vec![two]]);
+    assert_eq!([left(&mut ns, 1, 0), left(&mut ns, 700, 0)], [vec![], vec![one]]);
+    let owners = |ns: &Namespace<MemEngine>| ns.owners(&[one, two]).unwrap();
+    assert_eq!(owners(&ns), [Owner::Unsettled; 2]);
+    let done = |ns: &mut Namespace<MemEngine>, server, inos: &[u64]| {
+        let behind = ns.servers_behind().unwrap();
+        run(ns, |op| op.postponed_done(server, inos, &behind)).unwrap()
+    };
+    assert_eq!(done(&mut ns, 0, &[one, two]), 1, "one has a data file on the other server");
+    assert_eq!(ns.servers_behind().unwrap(), [700]);
+    assert_eq!(owners(&ns), [Owner::Unsettled, Owner::Nothing]);
+    assert_eq!(done(&mut ns, 700, &[one]), 1);
+    assert_eq!((ns.servers_behind().unwrap(), owners(&ns)), (vec![], vec![Owner::Nothing; 2]));
 }

@@ -31,6 +31,11 @@ impl Poke {
         self.signals.vouch.notify();
     }
 
+    /// There may be something to remove.
+    pub fn poke_to_remove(&self) {
+        self.signals.remove.notify();
+    }
+
     /// Waits until there may be something to remove, at most this long.
     pub async fn wait_to_remove(&self, limit: Duration) {
         let _ = timeout(limit, self.signals.remove.notified()).await;

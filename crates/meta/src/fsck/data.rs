@@ -103,8 +103,7 @@ impl<E: Engine> Namespace<E> {
                 Err(error) => return Err(error.into()),
             });
         }
-        let removal = self.engine.get(&keys::garbage(ino))?.is_some();
-        Ok(if removal { Owner::Unsettled } else { Owner::Nothing })
+        Ok(if self.is_garbage(ino)? { Owner::Unsettled } else { Owner::Nothing })
     }
 
     /// Takes over the size that data files have, if nobody has written since it was measured. Says whether it

@@ -160,6 +160,11 @@ impl<'a, E: Engine> Judge<'a, E> {
                 let exists = self.exists(keys::INODE, number)?;
                 Ok(exists.then_some(Damage::LiveGarbage(number)).into_iter().collect())
             }
+            keys::POSTPONED if keys::postponed_of(key).is_some() => {
+                let (_, ino) = keys::postponed_of(key).unwrap_or_default();
+                let exists = self.exists(keys::INODE, ino)?;
+                Ok(exists.then_some(Damage::LiveGarbage(ino)).into_iter().collect())
+            }
             keys::REMOVED if is_numbered => {
                 decode_removed(key, value)?;
                 Ok(Vec::new())

@@ -421,6 +421,14 @@ fn other_records_are_repaired() {
         is!(Damage::LiveGarbage(_)),
         &ALL,
     );
+    case(
+        |p| {
+            let key = keys::postponed(1, p.ino("a/f"));
+            p.batch.put(key, [1]);
+        },
+        is!(Damage::LiveGarbage(_)),
+        &ALL,
+    );
     case(|p| p.batch.put(keys::garbage(4000), [7]), is!(Damage::Unreadable(_)), &ALL);
     case(|p| p.batch.put(keys::xattr(4000, b"user.y"), [1, 2]), is!(Damage::XattrOfNothing(4000)), &ALL);
     case(|p| p.batch.put(keys::small(4000), [1, 2]), is!(Damage::BytesOfNothing(4000)), &ALL);

@@ -5,7 +5,12 @@
 //!   made unnamed     inode nlink 0, u<ino>         link: u<ino> deleted; last close without one: as above
 //!   unlink, looked at   as if open                 a moment later, unless it is open then: the same
 //!   unlink, closed   inode deleted, g<ino>         data files removed on the I/O servers: g<ino> deleted
+//!                                                  except on these: g<ino> deleted, p<server><ino> for each
+//!   p<server><ino>                                 removed there, too: deleted
 //! ```
+//!
+//! So the metadata server asks a server that answers once for each data file, however long another one is down.
+//!
 //! A file never written has no data files and leaves no garbage record.
 
 use crate::MetaError;
@@ -20,6 +25,7 @@ use crate::orphan::Orphan;
 use crate::shard::keys_of;
 use weft_layout::Layout;
 
+const POSTPONED_VERSION: u8 = 1;
 /// Records handled in one batch.
 const BATCH: usize = 256;
 
@@ -120,11 +126,53 @@ impl<E: Engine> Op<'_, E> {
             .collect()
     }
 
-    /// Notes that the data files of these are gone from all their servers.
+    /// Notes that the data files of these are gone from all their servers, or [postponed](Op::postpone_removal).
     pub fn garbage_done(&mut self, inos: &[u64]) {
         for ino in inos {
             self.delete(keys::garbage(*ino));
         }
+    }
+
+    /// Notes that these data files are still to be removed on a server that does not answer.
+    pub fn postpone_removal(&mut self, server: u16, inos: &[u64]) {
+        for ino in inos {
+            self.put(keys::postponed(server, *ino), vec![POSTPONED_VERSION]);
+        }
+    }
+
+    /// Up to `max` data files that are still to be removed on a server, with numbers above `after`.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn postponed_removals(&mut self, server: u16, after: u64, max: usize) -> Result<Vec<u64>, MetaError> {
+        let after = keys::postponed(server, after);
+        let page = self.records_after(&keys::postponed_on(server), &after, max)?;
+        page.iter()
+            .map(|(key, _)| keys::postponed_of(key).map(|(_, ino)| ino).ok_or(MetaError::Stale))
+            .collect()
+    }
+
+    /// Notes that these data files are gone from a server, one of those that are `behind`. Returns how many files
+    /// have none on any server now.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn postponed_done(&mut self, server: u16, inos: &[u64], behind: &[u16]) -> Result<usize, MetaError> {
+        let mut gone = 0;
+        for ino in inos {
+            self.delete(keys::postponed(server, *ino));
+            gone += usize::from(!self.is_postponed(behind, *ino)?);
+        }
+        Ok(gone)
+    }
+
+    fn is_postponed(&mut self, servers: &[u16], ino: u64) -> Result<bool, MetaError> {
+        for server in servers {
+            if self.record(&keys::postponed(*server, ino))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Which of these inodes exist (orphans included).
@@ -153,6 +201,33 @@ impl<E: Engine> Op<'_, E> {
 }
 
 impl<E: Engine> Namespace<E> {
+    /// Servers on which data files are still to be removed that did not answer when they were asked to.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn servers_behind(&self) -> Result<Vec<u16>, MetaError> {
+        let mut servers = Vec::new();
+        let (mut from, to) = (vec![keys::POSTPONED], keys::after_prefix(&[keys::POSTPONED]));
+        while let Some(pair) = self.engine.scan(&from, &to).next() {
+            let (server, _) = keys::postponed_of(&pair?.0).ok_or(MetaError::Stale)?;
+            servers.push(server);
+            from = keys::after_prefix(&keys::postponed_on(server));
+        }
+        Ok(servers)
+    }
+
+    /// Whether data files of this number are still to be removed.
+    pub(crate) fn is_garbage(&self, ino: u64) -> Result<bool, MetaError> {
+        let on_servers =
+            self.servers_behind()?.into_iter().map(|server| keys::postponed(server, ino).to_vec());
+        for key in std::iter::once(keys::garbage(ino).to_vec()).chain(on_servers) {
+            if self.engine.get(&key)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether many inodes are kept that were removed, so that the moment should be over before its time.
     pub fn keeps_many_removed(&self) -> bool {
         self.opens.lately_removed.is_full()

@@ -14,9 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_meta::{Engine, MetaError, Namespace};
+use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
 
-/// Files removed in one step.
+/// Files removed in one step: a message has room for as many that are new and as many that were postponed.
 pub(super) const BATCH: usize = 1024;
+const _: () = assert!(2 * BATCH <= OBJECTS_PER_MESSAGE_MAX);
 /// How long pokes are gathered before their work is done.
 pub(super) const GATHER: Duration = Duration::from_millis(20);
 /// How long a server that is down or slow is left alone.
