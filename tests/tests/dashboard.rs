@@ -11,13 +11,18 @@ use weft_tests::{Served, end_with_parent, free_ports, temporary_dir, wait_until,
 struct Dashboard {
     child: Child,
     port: u16,
+    url: String,
 }
 
 impl Dashboard {
     fn start(cluster: &Served) -> Dashboard {
+        Dashboard::at(cluster, "127.0.0.1")
+    }
+
+    fn at(cluster: &Served, host: &str) -> Dashboard {
         let port = free_ports(1);
         let mut command = Command::new(weft_bin());
-        let listen = format!("127.0.0.1:{port}");
+        let listen = format!("{host}:{port}");
         command.args(["dashboard", &cluster.url(), "--listen", &listen, "--interval", "0.5", "--hours", "1"]);
         end_with_parent(&mut command);
         let mut child = command
@@ -28,16 +33,26 @@ impl Dashboard {
         let mut line = String::new();
         let out = child.stdout.as_mut().expect("it is a pipe");
         BufReader::new(out).read_line(&mut line).expect("it says where it is");
-        assert_eq!(line, format!("http://127.0.0.1:{port}/\n"));
-        Dashboard { child, port }
+        assert!(line.starts_with("http://") && line.contains(&format!(":{port}/")), "{line}");
+        Dashboard { child, port, url: line.trim().to_owned() }
     }
 
-    fn get(&self, path: &str) -> String {
+    /// The reply to a request with exactly these lines in its head.
+    fn ask(&self, lines: &[&str]) -> String {
         let mut peer = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        peer.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("it reads");
+        peer.write_all(format!("{}\r\n\r\n", lines.join("\r\n")).as_bytes()).expect("it reads");
         let mut reply = String::new();
         peer.read_to_string(&mut reply).expect("it answers");
         reply
+    }
+
+    fn token(&self) -> &str {
+        self.url.split_once("?token=").map_or("", |(_, token)| token)
+    }
+
+    fn get(&self, path: &str) -> String {
+        let authorization = format!("Authorization: Bearer {}", self.token());
+        self.ask(&[&format!("GET {path} HTTP/1.1"), "Host: 127.0.0.1", &authorization])
     }
 
     fn data(&self) -> serde_json::Value {
@@ -54,7 +69,7 @@ impl Dashboard {
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .args(["--disable-dev-shm-usage", "--virtual-time-budget=4000", "--dump-dom"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg(format!("http://127.0.0.1:{}/", self.port))
+            .arg(&self.url)
             .output()
             .expect("chromium can be run");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -125,4 +140,69 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
     wait_until("it is over", Duration::from_secs(30), || dashboard.data()["alarms"] == serde_json::json!([]));
     assert!(dashboard.get("/").contains("default-src 'none'"));
     assert!(dashboard.get("/../etc/passwd").contains("404 Not Found"));
+}
+
+/// Asks for the data of the page.
+const DATA: &str = "GET /data.json HTTP/1.1";
+
+#[test]
+fn nobody_without_the_token_sees_the_page() {
+    let cluster = Served::start(1);
+    let dashboard = Dashboard::start(&cluster);
+    let token = dashboard.token().to_owned();
+    assert!(token.len() == 32 && token.bytes().all(|digit| digit.is_ascii_hexdigit()), "{}", dashboard.url);
+    let host = format!("Host: 127.0.0.1:{}", dashboard.port);
+    let shows = |lines: &[&str]| {
+        let reply = dashboard.ask(lines);
+        assert!(!reply.to_lowercase().contains("set-cookie"), "cookies go to every port of a host: {reply}");
+        let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
+        match head.split("\r\n").next() {
+            Some("HTTP/1.1 200 OK") => true,
+            Some("HTTP/1.1 403 Forbidden") => {
+                assert!(!body.contains("io0") && !body.contains(&token), "{body}");
+                false
+            }
+            other => panic!("{lines:?}: {other:?}"),
+        }
+    };
+    let wrong = "0".repeat(32);
+    for page in ["/", "/data.json"] {
+        let line = |query: &str| format!("GET {page}{query} HTTP/1.1");
+        assert!(!shows(&[&line(""), &host]), "no token");
+        assert!(!shows(&[&line(&format!("?token={wrong}")), &host]), "a wrong one");
+        assert!(!shows(&[&line(&format!("?token={}", &token[..31])), &host]), "a part of it");
+        assert!(!shows(&[&line(""), &host, &format!("Cookie: token={token}")]), "a cookie");
+        assert!(!shows(&[&line(""), &host, &format!("Authorization: Bearer {wrong}")]), "a wrong one");
+        assert!(shows(&[&line(&format!("?token={token}")), &host]), "the right one");
+        assert!(shows(&[&line(""), &host, &format!("Authorization: Bearer {token}")]), "the right one");
+    }
+    assert_ne!(Dashboard::start(&cluster).token(), token, "each has its own");
+}
+
+#[test]
+fn a_name_that_is_not_the_hosts_is_refused_whatever_the_token() {
+    let cluster = Served::start(1);
+    let dashboard = Dashboard::at(&cluster, "localhost");
+    let authorization = format!("Authorization: Bearer {}", dashboard.token());
+    let status = |hosts: &[&str]| {
+        let hosts: Vec<String> = hosts.iter().map(|host| format!("Host: {host}")).collect();
+        let mut lines = vec![DATA, &authorization];
+        lines.extend(hosts.iter().map(String::as_str));
+        dashboard.ask(&lines).split(' ').nth(1).map(str::to_owned)
+    };
+    let port = dashboard.port;
+    for host in [&format!("127.0.0.1:{port}"), "localhost:9000", "[::1]:7480", "10.1.2.3"] {
+        assert_eq!(status(&[host]).as_deref(), Some("200"), "{host}");
+    }
+    for hosts in [
+        &["rebound.example:7480"][..],
+        &["127.0.0.1.rebound.example"],
+        &["localhost.rebound.example:7480"],
+        &[],
+        &["localhost", "rebound.example"],
+    ] {
+        assert_eq!(status(hosts).as_deref(), Some("403"), "{hosts:?}");
+    }
+    let said = dashboard.ask(&[DATA, "Host: rebound.example", &authorization]);
+    assert!(said.contains("rebound.example") && said.contains("--listen NAME:PORT"), "{said}");
 }

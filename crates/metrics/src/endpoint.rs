@@ -19,9 +19,24 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Connections that are served at once. A browser keeps some open that say nothing.
 const SERVED_AT_ONCE: usize = 8;
 
+/// A GET request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The path that is asked for.
+    pub path: String,
+    /// What follows the path behind `?`; empty if there is nothing.
+    pub query: String,
+    /// The header `Host`; `None` unless there is exactly one.
+    pub host: Option<String>,
+    /// The header `Authorization`; `None` unless there is exactly one.
+    pub authorization: Option<String>,
+}
+
 /// A document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
+    /// The status of the reply: its code and its words.
+    pub status: &'static str,
     /// Its media type.
     pub kind: &'static str,
     /// Further lines of the head, each with its end.
@@ -37,8 +52,19 @@ pub struct Endpoint {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The status of a document that was asked for.
+pub const OK: &str = "200 OK";
+
+impl Document {
+    /// A text for people.
+    pub fn plain(status: &'static str, text: impl Into<String>) -> Document {
+        Document { status, kind: "text/plain", head: "", text: text.into() }
+    }
+}
+
 impl Endpoint {
-    /// Listens at `HOST:PORT`, and answers requests of `/metrics` with what `page` says.
+    /// Listens at `HOST:PORT`, and answers requests of `/metrics` with what `page` says. Everybody who reaches the port may read it,
+    /// by any name of the host.
     ///
     /// # Errors
     /// The address cannot be listened at.
@@ -46,22 +72,20 @@ impl Endpoint {
         address: &str,
         page: impl Fn() -> String + Send + Sync + 'static,
     ) -> std::io::Result<Endpoint> {
-        Endpoint::serve(address, move |path| match path {
-            "/metrics" => Some(Document { kind: METRICS_TYPE, head: "", text: page() }),
-            "/" => {
-                Some(Document { kind: "text/plain", head: "", text: "The metrics are at /metrics.\n".into() })
-            }
+        Endpoint::serve(address, move |request| match request.path.as_str() {
+            "/metrics" => Some(Document { status: OK, kind: METRICS_TYPE, head: "", text: page() }),
+            "/" => Some(Document::plain(OK, "The metrics are at /metrics.\n")),
             _ => None,
         })
     }
 
-    /// Listens at `HOST:PORT`, and answers requests with the document that `find` has for their path.
+    /// Listens at `HOST:PORT`, and answers requests with the document that `find` has for them.
     ///
     /// # Errors
     /// The address cannot be listened at.
     pub fn serve(
         address: &str,
-        find: impl Fn(&str) -> Option<Document> + Send + Sync + 'static,
+        find: impl Fn(&Request) -> Option<Document> + Send + Sync + 'static,
     ) -> std::io::Result<Endpoint> {
         let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
         let listener = TcpListener::bind(&resolved[..])?;
@@ -118,19 +142,17 @@ impl Drop for Endpoint {
     }
 }
 
-fn answer(mut peer: TcpStream, find: &impl Fn(&str) -> Option<Document>) -> std::io::Result<()> {
+fn answer(mut peer: TcpStream, find: &impl Fn(&Request) -> Option<Document>) -> std::io::Result<()> {
     let until = Instant::now() + CONNECTION_TIME;
-    let plain = |text: &str| Document { kind: "text/plain", head: "", text: text.to_owned() };
-    let (status, document) = match read_head(&mut peer, until)? {
-        Asked::For(path) => match find(&path) {
-            Some(document) => ("200 OK", document),
-            None => ("404 Not Found", plain("There is no such page here.\n")),
-        },
-        Asked::OtherMethod => ("405 Method Not Allowed", plain("Only GET is served.\n")),
-        Asked::Nonsense => ("400 Bad Request", plain("This is no HTTP request.\n")),
+    let document = match read_head(&mut peer, until)? {
+        Asked::For(request) => find(&request)
+            .unwrap_or_else(|| Document::plain("404 Not Found", "There is no such page here.\n")),
+        Asked::OtherMethod => Document::plain("405 Method Not Allowed", "Only GET is served.\n"),
+        Asked::Nonsense => Document::plain("400 Bad Request", "This is no HTTP request.\n"),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {}\r\n{}Content-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {}\r\nContent-Type: {}\r\n{}Content-Length: {}\r\nConnection: close\r\n\r\n",
+        document.status,
         document.kind,
         document.head,
         document.text.len()
@@ -143,8 +165,7 @@ fn answer(mut peer: TcpStream, find: &impl Fn(&str) -> Option<Document>) -> std:
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
-    /// The document of this path.
-    For(String),
+    For(Request),
     OtherMethod,
     Nonsense,
 }
@@ -179,13 +200,26 @@ fn asked_by(head: &[u8]) -> Option<Asked> {
         Ok(httparse::Status::Partial) => None,
         Err(_) => Some(Asked::Nonsense),
         Ok(httparse::Status::Complete(_)) => {
-            let path = request.path.unwrap_or("").split('?').next().unwrap_or("");
+            let target = request.path.unwrap_or("");
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
             Some(match request.method {
-                Some("GET") => Asked::For(path.to_owned()),
+                Some("GET") => Asked::For(Request {
+                    path: path.to_owned(),
+                    query: query.to_owned(),
+                    host: the_header(request.headers, "host"),
+                    authorization: the_header(request.headers, "authorization"),
+                }),
                 _ => Asked::OtherMethod,
             })
         }
     }
+}
+
+/// The value of a header that is there once.
+fn the_header(headers: &[httparse::Header<'_>], name: &str) -> Option<String> {
+    let mut values = headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
+    let value = values.next().filter(|_| values.next().is_none())?.value;
+    std::str::from_utf8(value).ok().map(|value| value.trim().to_owned())
 }
 
 fn write_all(peer: &mut TcpStream, mut bytes: &[u8], until: Instant) -> std::io::Result<()> {
@@ -257,6 +291,20 @@ mod tests {
         let endpoint = endpoint();
         assert!(Endpoint::start(&endpoint.address().to_string(), String::new).is_err());
         assert!(Endpoint::start("nonsense", String::new).is_err());
+    }
+
+    #[test]
+    fn a_request_has_its_query_and_the_headers_that_decide_who_may_see_a_page() {
+        let of = |head: &str| match asked_by(head.as_bytes()) {
+            Some(Asked::For(request)) => request,
+            other => panic!("{head:?}: {other:?}"),
+        };
+        let request = of("GET /a?b=c?d HTTP/1.1\r\nhOsT:  x:80 \r\nAuthorization: Bearer y\r\n\r\n");
+        let expected = ("/a", "b=c?d", Some("x:80"), Some("Bearer y"));
+        let (host, authorization) = (request.host.as_deref(), request.authorization.as_deref());
+        assert_eq!((request.path.as_str(), request.query.as_str(), host, authorization), expected);
+        assert_eq!(of("GET / HTTP/1.0\r\n\r\n").host, None);
+        assert_eq!(of("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n").host, None, "which one counts?");
     }
 
     #[test]

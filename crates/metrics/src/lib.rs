@@ -6,12 +6,12 @@
 //! ```
 //!
 //! The text is of Prometheus's exposition format, version 0.0.4. Labels are few and bounded: names of operations, results, methods,
-//! transports, servers; never a path, a user or an address.
+//! transports, servers, and the directory of a mount; never a path in Weft, a user or an address.
 
 mod endpoint;
 mod histogram;
 mod page;
 
-pub use endpoint::{Document, Endpoint, REQUEST_BYTES_MAX};
+pub use endpoint::{Document, Endpoint, OK, REQUEST_BYTES_MAX, Request};
 pub use histogram::{BUCKETS, Histogram};
 pub use page::{Kind, Page};

@@ -2,7 +2,7 @@
 
 use super::stats::parse_seconds;
 use crate::busy_files::Paths;
-use crate::dashboard::{self, Data, History, Point};
+use crate::dashboard::{self, Data, Gate, History, Point};
 use crate::doctor::system::{ServerState, SystemFacts, states};
 use crate::load::{Load, Look};
 use anyhow::{Context, Result};
@@ -12,14 +12,21 @@ use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::output;
 use weft_cli_common::place::WeftPath;
 use weft_client::Client;
-use weft_metrics::Endpoint;
+use weft_metrics::{Endpoint, Request};
 use weft_wire::limits::FIND_INODES_MAX;
 
 /// Serves a page with servers, space, throughput, latency, clients, busy files and alarms of the last hours.
 ///
 /// It asks the servers every few seconds, and remembers what they say for as long as it runs. The page needs nothing
-/// from elsewhere. Nobody is asked for a key: whoever reaches the address sees the page. It listens at this host only;
-/// use `ssh -L 7480:127.0.0.1:7480 HOST` to see it from another one, or --listen.
+/// from elsewhere.
+///
+/// It prints the URL of the page. The URL ends with a token, which is new at each start: who has it sees the page, with
+/// paths of files, and others see nothing. Keep it to yourself. It is not encrypted on its way, so the page is for this
+/// host unless you say --listen.
+///
+/// To see it from another host, leave `ssh -L 7480:127.0.0.1:7480 HOST` running there and open the same URL. With
+/// another port, as in `-L 9000:127.0.0.1:7480`, replace the port in the URL. The page answers only under an address,
+/// `localhost`, or the name that --listen gives (of 0.0.0.0, the name of this host), so that no web site can read it.
 ///
 /// The list of clients takes an administrator's key (`weft help keys`).
 #[derive(Debug, clap::Args)]
@@ -27,7 +34,7 @@ pub struct Args {
     /// The file system.
     #[arg(value_name = "URL", env = "WEFT_URL")]
     url: String,
-    /// Where to listen.
+    /// Where to listen. A name here is one that browsers may use.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7480")]
     listen: String,
     /// Seconds between two looks at the servers.
@@ -68,12 +75,15 @@ pub fn run(args: Args) -> Result<()> {
     };
     std::thread::sleep(wait);
     set(&mut watch)?;
-    let served = text.clone();
-    let find =
-        move |path: &str| dashboard::document(path, &served.lock().unwrap_or_else(PoisonError::into_inner));
+    let (served, gate) = (text.clone(), Arc::new(Gate::new(&args.listen)?));
+    let gate_of_pages = gate.clone();
+    let find = move |request: &Request| {
+        let data = || served.lock().unwrap_or_else(PoisonError::into_inner);
+        gate_of_pages.refusal(request).or_else(|| dashboard::document(&request.path, &data()))
+    };
     let endpoint =
         Endpoint::serve(&args.listen, find).with_context(|| format!("cannot listen at {}", args.listen))?;
-    output::print_line(format_args!("http://{}/", endpoint.address()))?;
+    output::print_line(gate.url(endpoint.address()))?;
     loop {
         let begun = Instant::now();
         std::thread::sleep(wait);

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   every few seconds: all servers are asked ─► Load, alarms ─► History ─► one JSON document ─┐
-//!   a browser: GET /  the page, once;  GET /data.json  again and again  ◄─────────────────────┘
+//!   a browser: GET /  the page, once;  GET /data.json  again and again  ◄── Gate ◄────────────┘
 //! ```
 //!
 //! The page needs nothing from elsewhere, and shows text of servers and clients as text.
 
+mod gate;
 mod history;
 
+pub use gate::Gate;
 pub use history::{History, Point};
 
 use crate::busy_files::FileLoad;
@@ -16,7 +18,7 @@ use crate::doctor::system::{ServerState, SystemFacts};
 use crate::doctor::{Finding, Findings, Level};
 use crate::load::{ClientLoad, Load, ServerLoad};
 use serde::Serialize;
-use weft_metrics::Document;
+use weft_metrics::{Document, OK};
 
 /// Clients in the document, the busiest first.
 const CLIENTS_MAX: usize = 50;
@@ -94,12 +96,15 @@ pub fn alarms(facts: &SystemFacts) -> Vec<Finding> {
 pub fn document(path: &str, data: &str) -> Option<Document> {
     match path {
         "/" => Some(Document {
+            status: OK,
             kind: "text/html; charset=utf-8",
             head: "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                   connect-src 'self'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n",
+                   connect-src 'self'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n\
+                   Referrer-Policy: no-referrer\r\nCache-Control: no-store\r\n",
             text: include_str!("page.html").to_owned(),
         }),
         "/data.json" => Some(Document {
+            status: OK,
             kind: "application/json",
             head: "Cache-Control: no-store\r\n",
             text: data.to_owned(),
