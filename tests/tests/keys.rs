@@ -193,6 +193,30 @@ fn root_of_a_host_is_squashed_by_the_servers_unless_its_key_says_otherwise() {
 }
 
 #[test]
+fn an_operator_who_is_not_root_gives_directories_to_users() {
+    let cluster = cluster(1);
+    let administrators = ["--host", "node7", "--no-root-squash"];
+    let operator = issue(&cluster, "operator", ALICE, &administrators);
+    let (bobs, directory) = (user_key(&cluster, BOB), cluster.at("/for-bob"));
+    cluster.client(Transport::Tcp).mkdir("/for-bob", 0o755).unwrap();
+    let as_holder = |uid: u32, key: &Path, words: &[&str]| {
+        let mut command = as_user(&cluster, uid, words);
+        command.env("WEFT_KEY_FILE", key);
+        command
+    };
+    let bob = BOB.to_string();
+    refused(as_holder(ALICE, &operator, &["weft", "chown", &bob, &directory]), "add --as-root");
+    refused(as_holder(BOB, &bobs, &["weft", "chown", "--as-root", &bob, &directory]), "not permitted");
+    let owners = format!("{bob}:{bob}");
+    succeeds(as_holder(ALICE, &operator, &["weft", "chown", "--as-root", &owners, &directory]));
+    let attr = cluster.client(Transport::Tcp).stat("/for-bob", true).unwrap();
+    assert_eq!((attr.uid, attr.gid), (BOB, BOB));
+    succeeds(as_holder(BOB, &bobs, &["weft", "mkdir", &format!("{directory}/mine")]));
+    refused(as_holder(ALICE, &operator, &["weft", "chmod", "700", &directory]), "not permitted");
+    succeeds(as_holder(ALICE, &operator, &["weft", "chmod", "--as-root", "700", &directory]));
+}
+
+#[test]
 fn without_a_key_a_process_on_the_servers_host_is_who_the_kernel_says() {
     let cluster = cluster(2);
     let socket = cluster.socket("meta0");

@@ -2,7 +2,7 @@
 //! on the same tree in Weft. The exit status (success or not) and the tree afterwards must be the same: names, kinds, contents, targets.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -18,6 +18,15 @@ const MAKE_TREE: &str = "
     echo in > full/f/in; echo d > full/d; ln -s ../f full/l; ln -s ../d full/sub
     ln -s f lf; ln -s d ld; ln -s nowhere dang; ln f hf
 ";
+
+/// What commands that change attributes may meet besides.
+const SET_ATTRIBUTES: &str = "
+    chmod 6755 g; chmod 2775 d/sub; chmod 1777 e; chmod 600 d/x; chown 3:4 hf d
+    find . -exec touch -h -d 2001-02-03 {} +; touch -d 2005-06-07 g
+";
+
+/// Attributes are compared where commands set them: times of access in this year, and of changes before it.
+const YEAR: i64 = 2010;
 
 /// A command line. Paths begin with `@` in the tree of the sources, with `%` in the one of the target, which is the same tree unless
 /// the case copies between Weft and this machine.
@@ -54,23 +63,46 @@ enum Trees {
 /// Deliberate differences: a command line in the form for `weft`, and the reason.
 type Deliberate = [(&'static str, &'static str)];
 
-fn fingerprint(top: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+/// Mode, owner, number of names and times.
+fn attributes(meta: &fs::Metadata) -> String {
+    let year = |seconds: i64| 1970 + seconds / 31_556_952;
+    let mode = if meta.is_symlink() { 0 } else { meta.mode() & 0o7777 };
+    let names = if meta.is_dir() { 0 } else { meta.nlink() };
+    let time = |is_told, seconds, nanoseconds| match is_told {
+        true => format!("{seconds}.{nanoseconds:09}"),
+        false => "-".to_string(),
+    };
+    let atime = time(year(meta.atime()) == YEAR, meta.atime(), meta.atime_nsec());
+    let mtime = time(year(meta.mtime()) <= YEAR, meta.mtime(), meta.mtime_nsec());
+    format!("{mode:04o} {}:{} {names} {atime} {mtime} ", meta.uid(), meta.gid())
+}
+
+fn fingerprint(top: &Path, with_attributes: bool) -> Vec<String> {
+    let mut all = Vec::new();
     let mut waiting = vec![top.to_owned()];
     while let Some(path) = waiting.pop() {
         let Ok(meta) = fs::symlink_metadata(&path) else { continue };
-        let name = path.strip_prefix(top).expect("it is below").display().to_string();
         if meta.is_dir() {
-            found.push(format!("{name}/"));
             waiting.extend(fs::read_dir(&path).expect("a directory").map(|entry| entry.expect("one").path()));
-        } else if meta.is_symlink() {
-            found.push(format!("{name} -> {}", fs::read_link(&path).expect("a link").display()));
-        } else if meta.file_type().is_fifo() {
-            found.push(format!("{name}|"));
-        } else {
-            found.push(format!("{name}: {:?}", fs::read_to_string(&path).expect("text")));
         }
+        all.push((path, meta));
     }
+    // Reading comes last: it changes times.
+    let mut found: Vec<String> = all
+        .into_iter()
+        .map(|(path, meta)| {
+            let shown = if with_attributes { attributes(&meta) } else { String::new() };
+            let name = format!("{shown}{}", path.strip_prefix(top).expect("it is below").display());
+            match meta.file_type() {
+                kind if kind.is_dir() => format!("{name}/"),
+                kind if kind.is_symlink() => {
+                    format!("{name} -> {}", fs::read_link(&path).expect("a link").display())
+                }
+                kind if kind.is_fifo() => format!("{name}|"),
+                _ => format!("{name}: {:?}", fs::read_to_string(&path).expect("text")),
+            }
+        })
+        .collect();
     found.sort();
     found
 }
@@ -79,6 +111,8 @@ struct Bench<'a> {
     cluster: &'a Cluster,
     local: PathBuf,
     mounted: PathBuf,
+    /// Modes, owners and times are compared as well.
+    with_attributes: bool,
 }
 
 impl Bench<'_> {
@@ -120,7 +154,9 @@ impl Bench<'_> {
             said.push(format!("  theirs {}, ours {}", theirs.status, ours.status));
         }
         for (name, place) in names.iter().zip(&places) {
-            let (one, other) = (fingerprint(&theirs_in.join(name)), fingerprint(&place.join(name)));
+            let (one, other) = (theirs_in.join(name), place.join(name));
+            let (one, other) =
+                (fingerprint(&one, self.with_attributes), fingerprint(&other, self.with_attributes));
             let only = |a: &[String], b: &[String]| -> Vec<String> {
                 a.iter().filter(|line| !b.contains(line)).cloned().collect()
             };
@@ -146,10 +182,19 @@ impl Bench<'_> {
 /// Runs all cases. What differs must be listed, and what is listed must differ.
 #[track_caller]
 fn compare(cases: &[(Case, Trees)], deliberate: &Deliberate) {
+    compare_with(cases, deliberate, false);
+}
+
+/// The same; `with_attributes`: modes, owners and times, too.
+#[track_caller]
+fn compare_with(cases: &[(Case, Trees)], deliberate: &Deliberate, with_attributes: bool) {
     let cluster = Cluster::start(2);
     let (local, mount) = (cluster.scratch("local"), cluster.mount());
     sh_in(&local, &format!("mkdir tree theirs ours; cd tree; {MAKE_TREE}"));
-    let bench = Bench { cluster: &cluster, local, mounted: mount.path().to_owned() };
+    if with_attributes {
+        sh_in(&local.join("tree"), SET_ATTRIBUTES);
+    }
+    let bench = Bench { cluster: &cluster, local, mounted: mount.path().to_owned(), with_attributes };
     let (next, differing) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..JOBS {
@@ -321,4 +366,134 @@ fn sync() {
     }
     let both = in_trees(cases.clone(), Trees::Into).chain(in_trees(cases, Trees::OutOf));
     compare(&both.collect::<Vec<_>>(), SYNCS);
+}
+
+/// Files and directories of every kind, for commands that change their attributes.
+const CHANGED: [&str; 10] = ["f", "g", "d", "lf", "ld", "ld/", "dang", "none", "f/", "d/."];
+
+/// The tool with each of the options and words, on each of the places.
+fn changes(tool: &str, options: &[&[&str]], words: &[&str], places: &[&str]) -> Vec<(Case, Trees)> {
+    let mut cases = Vec::new();
+    for place in places {
+        let place = format!("@{place}");
+        for options in options {
+            for word in words {
+                let words = [options, &[*word, &place][..]].concat();
+                cases.push((Case::new(tool, &words), Trees::One));
+            }
+            if words.is_empty() {
+                cases.push((Case::new(tool, &[options, &[place.as_str()][..]].concat()), Trees::One));
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+fn chmod() {
+    let modes =
+        ["755", "04755", "u+rw,g-w", "a=rX", "g=u", "-w", "+x", "=", "u-s,g-s", "+7", "999", "u+q", "-rwx"];
+    let cases = [
+        changes("chmod", &[&[]], &modes, &["g", "d/sub"]),
+        changes("chmod", &[&[], &["-R"]], &["750", "u+rwX,g-w"], &CHANGED),
+    ];
+    compare_with(&cases.concat(), &[], true);
+}
+
+#[test]
+fn chown() {
+    let owners = [
+        "1:2",
+        "1",
+        ":2",
+        "daemon",
+        "daemon:",
+        "daemon:bin",
+        "+1:+2",
+        "",
+        "no-such-user",
+        "1:no-such-group",
+        "1:",
+    ];
+    let cases = [
+        changes("chown", &[&[]], &owners, &["g", "d"]),
+        changes("chown", &[&[], &["-h"], &["-R"], &["-hR"]], &["1:2"], &CHANGED),
+    ];
+    let login_group =
+        "chown asks for a name before `:` alone; weft also takes the number of a user that has one";
+    let empty = "chown clears set-id bits also if it is to change nothing; weft then changes nothing";
+    compare_with(&cases.concat(), &[("chown 1: ", login_group), ("chown  @g ", empty)], true);
+}
+
+#[test]
+fn ln() {
+    let mut cases = Vec::new();
+    for to in TARGETS {
+        let to = format!("@{to}");
+        for options in [&["-s"][..], &["-sf"], &["-sn"], &["-sfn"], &["-sfT"]] {
+            cases.push((Case::new("ln", &[options, &["d/x", &to]].concat()), Trees::One));
+        }
+        for from in ["@f", "@lf", "@d", "@none", "@hf", "@dang"] {
+            for options in [&[][..], &["-f"]] {
+                cases.push((Case::new("ln", &[options, &[from, &to]].concat()), Trees::One));
+            }
+        }
+    }
+    for words in [
+        &["-L", "@lf", "@new"][..],
+        &["-L", "@dang", "@new"],
+        &["-s", "", "@new"],
+        &["-s", ".", "@e"],
+        &["-s", "..", "@new"],
+        &["-s", "d/", "@e"],
+        &["-sf", "a", "b/f", "f", "@e"],
+        &["-s", "a", "b", "@new"],
+        &["-f", "@f", "@f"],
+        &["-f", "@f", "@./f"],
+        &["-f", "@f", "@d/../f"],
+    ] {
+        cases.push((Case::new("ln", words), Trees::One));
+    }
+    cases.extend(in_trees([several("ln", &[]), several("ln", &["-f"])].concat(), Trees::One));
+    compare_with(&cases, &[], true);
+}
+
+#[test]
+fn touch() {
+    let places = [&CHANGED[..], &["new", "new/", "d/new", "none/new", "ld/new", "e/", "full/x"]].concat();
+    let mut cases =
+        changes("touch", &[&[], &["-c"], &["-h"], &["-d", "2010-05-06 07:08:09.5"]], &[], &places);
+    for options in [
+        &["-a", "-d", "2010-05-06"][..],
+        &["-m", "-d", "2010-05-06"],
+        &["-a", "-m", "-d", "2010-05-06"],
+        &["-a"],
+        &["-m"],
+        &["-t", "201005060708.09"],
+        &["-t", "1005060708"],
+        &["-t", "201005"],
+        &["-d", "nonsense"],
+        &["-d", "@1273000000"],
+        &["-h", "-d", "2010-05-06"],
+        &["-c", "-d", "2010-05-06"],
+    ] {
+        cases.extend(changes("touch", &[options], &[], &["f", "lf", "dang", "new"]));
+    }
+    for words in [
+        &["-r", "@g", "@f"][..],
+        &["-r", "@none", "@f"],
+        &["-m", "-r", "@g", "@d"],
+        &["@f", "@none/new", "@new"],
+    ] {
+        cases.push((Case::new("touch", words), Trees::One));
+    }
+    compare_with(&cases, &[], true);
+}
+
+#[test]
+fn mkdir_with_a_mode() {
+    let modes = ["750", "u=rwx,go=", "g-w,o-rx", "+t", "o=g", "+w", "2755", "8"];
+    let options: Vec<[&str; 2]> = modes.iter().map(|mode| ["-m", mode]).collect();
+    let options: Vec<&[&str]> = options.iter().map(|words| &words[..]).collect();
+    compare_with(&changes("mkdir", &options, &[], &["new", "d/new"]), &[], true);
 }

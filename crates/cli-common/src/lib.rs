@@ -5,6 +5,7 @@
 //!   connections  one connection per file system, with its key
 //!   size         sizes with units, as text
 //!   output       tables, JSON, errors
+//!   told         failures, with the path that was typed
 //!   tree         walking and removing directories
 //!   launch/      starting and supervising a cluster on this machine
 //!   programs     finding Weft's other programs
@@ -16,6 +17,7 @@ pub mod output;
 pub mod place;
 pub mod programs;
 pub mod size;
+pub mod told;
 pub mod tree;
 
 /// The command has reported what failed; only the exit code is left to set.

@@ -235,6 +235,18 @@ pub fn user_id(name: &str) -> Option<u32> {
     }
 }
 
+/// The group that a user has at login on this machine.
+pub fn login_group(uid: u32) -> Option<u32> {
+    let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+    let mut found = std::ptr::null_mut();
+    let mut text = [0 as libc::c_char; 4096];
+    // SAFETY: as in `user_name`.
+    unsafe {
+        libc::getpwuid_r(uid, entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found);
+        (!found.is_null()).then(|| (*found).pw_gid)
+    }
+}
+
 /// The number of the group with this name on this machine.
 pub fn group_id(name: &str) -> Option<u32> {
     let name = std::ffi::CString::new(name).ok()?;

@@ -24,6 +24,23 @@ pub struct WeftPath {
     pub url: String,
     /// Absolute, with the dots and slashes that were typed. The metadata server resolves them.
     pub path: PathBuf,
+    /// How the user wrote it.
+    pub form: Form,
+}
+
+/// How a user writes paths in a file system; messages repeat it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Form {
+    /// `weft://HOST:PORT/PATH`.
+    #[default]
+    Url,
+    /// `HOST:PORT:/PATH`.
+    Plain,
+    /// `weft:/PATH`, relative to the path of `WEFT_URL`.
+    Default {
+        /// The path of `WEFT_URL`.
+        base: PathBuf,
+    },
 }
 
 /// An argument that may be local or in a Weft file system.
@@ -50,11 +67,13 @@ impl Place {
             };
             let base = WeftPath::split(rest)?;
             let path = path.trim_start_matches('/');
+            let form = Form::Default { base: base.path.clone() };
             let path = if path.is_empty() { base.path } else { base.path.join(path) };
-            return Ok(Place::Weft(WeftPath { path, url: base.url }));
+            return Ok(Place::Weft(WeftPath { path, url: base.url, form }));
         }
         if let Some((server, path)) = plain_url(text) {
-            return Ok(Place::Weft(WeftPath { url: format!("weft://{server}/"), path: path.into() }));
+            let url = format!("weft://{server}/");
+            return Ok(Place::Weft(WeftPath { url, path: path.into(), form: Form::Plain }));
         }
         Ok(Place::Local(PathBuf::from(text)))
     }
@@ -88,12 +107,13 @@ impl WeftPath {
             bail!("weft://{rest}: the server is missing; write weft://HOST:PORT/PATH");
         }
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };
-        Ok(WeftPath { url: format!("weft://{server}/{query}"), path: Path::new("/").join(path) })
+        let url = format!("weft://{server}/{query}");
+        Ok(WeftPath { url, path: Path::new("/").join(path), form: Form::Url })
     }
 
     /// The same file system, another path.
     pub fn with_path(&self, path: PathBuf) -> WeftPath {
-        WeftPath { url: self.url.clone(), path }
+        WeftPath { path, ..self.clone() }
     }
 
     /// The same without `.`, `..` and doubled slashes, for paths that are kept, such as that of a mount.
@@ -101,7 +121,26 @@ impl WeftPath {
         self.with_path(tidy(&self.path))
     }
 
-    /// The URL with the path in it, for messages.
+    /// The path in the form in which the user wrote it, for messages.
+    pub fn typed(&self) -> String {
+        let server = self.url.trim_start_matches("weft://").split('/').next().unwrap_or_default();
+        match &self.form {
+            Form::Url => self.display(),
+            Form::Plain => format!("{server}:{}", self.path.display()),
+            Form::Default { base } => match self.path.strip_prefix(base) {
+                // `strip_prefix` would drop slashes and dots at the end.
+                Ok(_) => {
+                    let base_bytes = base.as_os_str().len() - usize::from(ends_with_slash(base));
+                    let rest = &self.path.as_os_str().as_bytes()[base_bytes..];
+                    let slash = if rest.is_empty() { "/" } else { "" };
+                    format!("weft:{slash}{}", String::from_utf8_lossy(rest))
+                }
+                Err(_) => self.display(),
+            },
+        }
+    }
+
+    /// The URL with the path in it, for listings and JSON.
     pub fn display(&self) -> String {
         let (server, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let server = server.trim_end_matches('/');
@@ -131,7 +170,7 @@ impl WeftPath {
         let exists = |path: &Path| client.stat(at(path), false).is_ok();
         let found = expand_with(&self.path, &list, &exists)?;
         if found.is_empty() {
-            bail!("{}: no file matches", self.display());
+            bail!("{}: no file matches", self.typed());
         }
         Ok(found.into_iter().map(|path| self.with_path(path)).collect())
     }
@@ -240,22 +279,23 @@ fn plain_url(text: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    fn weft(url: &str, path: &str) -> Place {
-        Place::Weft(WeftPath { url: url.into(), path: path.into() })
+    fn weft(url: &str, path: &str, form: Form) -> Place {
+        Place::Weft(WeftPath { url: url.into(), path: path.into(), form })
     }
 
     #[test]
     fn every_form_of_a_url_is_understood() {
         let default = Some("weft://h:1/base");
+        let below = || Form::Default { base: "/base".into() };
         for (text, place) in [
-            ("weft://h:7400/a/b", weft("weft://h:7400/", "/a/b")),
-            ("weft://h:7400", weft("weft://h:7400/", "/")),
-            ("weft://h:7400/a/../b//c/.", weft("weft://h:7400/", "/a/../b//c/.")),
-            ("weft://h:7400/a?transport=tcp", weft("weft://h:7400/?transport=tcp", "/a")),
-            ("weft://h:7400/a?.txt", weft("weft://h:7400/", "/a?.txt")),
-            ("h:7400:/a/b", weft("weft://h:7400/", "/a/b")),
-            ("weft:/x", weft("weft://h:1/", "/base/x")),
-            ("weft:", weft("weft://h:1/", "/base")),
+            ("weft://h:7400/a/b", weft("weft://h:7400/", "/a/b", Form::Url)),
+            ("weft://h:7400", weft("weft://h:7400/", "/", Form::Url)),
+            ("weft://h:7400/a/../b//c/.", weft("weft://h:7400/", "/a/../b//c/.", Form::Url)),
+            ("weft://h:7400/a?transport=tcp", weft("weft://h:7400/?transport=tcp", "/a", Form::Url)),
+            ("weft://h:7400/a?.txt", weft("weft://h:7400/", "/a?.txt", Form::Url)),
+            ("h:7400:/a/b", weft("weft://h:7400/", "/a/b", Form::Plain)),
+            ("weft:/x", weft("weft://h:1/", "/base/x", below())),
+            ("weft:", weft("weft://h:1/", "/base", below())),
             ("a/b", Place::Local("a/b".into())),
             ("./h:1:/b", Place::Local("./h:1:/b".into())),
             ("h:x:/b", Place::Local("h:x:/b".into())),
@@ -287,10 +327,22 @@ mod tests {
 
     #[test]
     fn a_place_is_shown_as_it_was_written() {
-        for text in ["weft://h:7400/a/b", "weft://h:7400/a?transport=tcp"] {
-            let Place::Weft(place) = Place::parse(text, None).unwrap() else { panic!("{text} is in weft") };
-            assert_eq!(place.display(), text);
+        let texts = [
+            "weft://h:7400/a/b",
+            "weft://h:7400/a?transport=tcp",
+            "h:7400:/a/./b/",
+            "weft:/x/../y//",
+            "weft:/",
+        ];
+        for default in ["weft://h:1", "weft://h:1/base", "weft://h:1/base/"] {
+            for text in texts {
+                let place = Place::parse(text, Some(default)).unwrap();
+                let Place::Weft(place) = place else { panic!("{text} is in weft") };
+                assert_eq!(place.typed(), text, "below {default}");
+            }
         }
+        let Place::Weft(place) = Place::parse("weft:/x", Some("weft://h:1/base")).unwrap() else { panic!() };
+        assert_eq!(place.display(), "weft://h:1/base/x");
     }
 
     #[test]

@@ -88,6 +88,14 @@ commands! {
     Mkdir => mkdir::Args,
     /// Move or rename.
     Mv => mv::Args,
+    /// Make links, symbolic or not.
+    Ln => ln::Args,
+    /// Change the permission bits of files.
+    Chmod => chmod::Args,
+    /// Change the owner and the group of files.
+    Chown => chown::Args,
+    /// Set the times of files, and make empty ones.
+    Touch => touch::Args,
     /// Show a file's attributes, striping and servers.
     Stat => stat::Args,
     /// Show the space that files use.
@@ -213,6 +221,19 @@ mod tests {
             "weft ls -la weft:/x",
             "weft rm -rf weft:/x",
             "weft mkdir -p weft:/x/y",
+            "weft chmod -R u+rwX,go= weft:/x weft:/y",
+            "weft chmod -w weft:/x",
+            "weft chmod 4755 weft:/x --as-root",
+            "weft chown -Rh root:root weft:/x --as-root",
+            "weft chown :0 weft:/x",
+            "weft ln weft:/a weft:/b",
+            "weft ln -sfn ../a weft:/x",
+            "weft ln -sT a weft:/x",
+            "weft touch -c -a -m -h weft:/x",
+            "weft touch -d -2hours weft:/x",
+            "weft touch -t 202701311200.30 weft:/x",
+            "weft touch -r local weft:/x",
+            "weft mkdir -m u=rwx,go= weft:/x",
             "weft stripe set weft:/x --strip-bytes 1M --servers 2 --first 1",
             "weft stripe get weft:/x --json",
             "weft quota set --user alice --bytes 1T --soft-bytes 900G --files 100 --soft-files 90 --grace 14d weft:/",
@@ -293,6 +314,13 @@ mod tests {
             "weft cp -r a b --jobs 0",
             "weft cp a b --offset 5",
             "weft cp -u -n a b",
+            "weft chmod 999 weft:/x",
+            "weft chmod 755",
+            "weft chown no-such-user weft:/x",
+            "weft ln weft:/x",
+            "weft ln -sL a weft:/x",
+            "weft touch -d now -t 01311200 weft:/x",
+            "weft touch",
             "weft sync a",
             "weft doctor --dir D --config weft.toml",
             "weft doctor --name io0",

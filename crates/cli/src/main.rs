@@ -5,6 +5,9 @@
 //!   commands/   one file per subcommand, each with one `run`
 //!   mount_words mount options (`-o`), and the command line of mount(8)
 //!   adapters    the RDMA adapters that this process uses
+//!   change      changes of attributes, also of everything below a directory
+//!   modes       modes as chmod takes them
+//!   moments     points in time as touch takes them
 //!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
 //!   dashboard/  the page of `weft dashboard`, and its history
@@ -25,6 +28,7 @@
 mod adapters;
 mod args;
 mod busy_files;
+mod change;
 mod commands;
 mod copy;
 mod dashboard;
@@ -35,6 +39,8 @@ mod gateway_state;
 mod help;
 mod hosts;
 mod load;
+mod modes;
+mod moments;
 mod mount_words;
 mod new_files;
 mod numbers;

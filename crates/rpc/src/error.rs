@@ -134,6 +134,13 @@ impl Error {
         self.inner.server.as_deref()
     }
 
+    /// Why, in words, without the operation, for callers that name it themselves. The server is named only if the failure is one
+    /// of the server, not of the file.
+    pub fn reason(&self) -> impl std::fmt::Display {
+        let is_of_file = self.status().is_some_and(is_of_file);
+        Reason { inner: &self.inner, server: self.server().filter(|_| !is_of_file) }
+    }
+
     /// Why, in words.
     pub fn detail(&self) -> &str {
         &self.inner.detail
@@ -198,18 +205,49 @@ fn status_errno(status: Status) -> i32 {
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: ", in_words(&self.inner.operation))?;
-        if let Some(server) = &self.inner.server {
+        let reason = Reason { inner: &self.inner, server: self.server() };
+        write!(f, "{}: {reason}", in_words(&self.inner.operation))
+    }
+}
+
+/// Whether every server would say so: it is about names and permissions.
+fn is_of_file(status: Status) -> bool {
+    use Status::*;
+    matches!(
+        status,
+        NotFound
+            | Exists
+            | NotDirectory
+            | IsDirectory
+            | NotEmpty
+            | Access
+            | NotPermitted
+            | NameTooLong
+            | Loop
+            | CrossDevice
+    )
+}
+
+/// An error without its operation.
+struct Reason<'a> {
+    inner: &'a Inner,
+    server: Option<&'a str>,
+}
+
+impl std::fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inner = self.inner;
+        if let Some(server) = self.server {
             write!(f, "server {server}: ")?;
         }
-        match self.inner.kind {
-            ErrorKind::Status(status) if self.inner.detail.is_empty() => write!(f, "{status}"),
+        match inner.kind {
+            ErrorKind::Status(status) if inner.detail.is_empty() => write!(f, "{status}"),
             // Nothing is said twice.
-            ErrorKind::Status(status) if self.inner.detail.starts_with(status.text()) => {
-                f.write_str(&self.inner.detail)
+            ErrorKind::Status(status) if inner.detail.starts_with(status.text()) => {
+                f.write_str(&inner.detail)
             }
-            ErrorKind::Status(status) => write!(f, "{status}: {}", self.inner.detail),
-            _ => f.write_str(&self.inner.detail),
+            ErrorKind::Status(status) => write!(f, "{status}: {}", inner.detail),
+            _ => f.write_str(&inner.detail),
         }
     }
 }
@@ -239,8 +277,15 @@ mod tests {
             error.to_string(),
             "write /a/b: server io2 (10.0.0.1:7402): no space left on the server: 4 KiB are free"
         );
+        assert_eq!(
+            error.reason().to_string(),
+            "server io2 (10.0.0.1:7402): no space left on the server: 4 KiB are free"
+        );
         let missing = Error::new("Lookup", ErrorKind::Status(Status::NotFound), Status::NotFound.text());
-        assert_eq!(missing.on(&"/a").to_string(), "look up /a: no such file or directory");
+        let missing = missing.on(&"/a").at_server("meta0 (10.0.0.1:7400)");
+        assert_eq!(missing.reason().to_string(), "no such file or directory");
+        let told = "look up /a: server meta0 (10.0.0.1:7400): no such file or directory";
+        assert_eq!(missing.to_string(), told);
         assert_eq!(error.errno(), libc::ENOSPC);
         assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
     }

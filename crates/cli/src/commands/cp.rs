@@ -166,7 +166,8 @@ pub(super) fn end_of(connections: &Connections, argument: &str) -> Result<End> {
         Place::Local(path) => Ok(End { side: Side::Local, path }),
         Place::Weft(place) => {
             let client = connections.client(&place.url)?;
-            Ok(End { side: Side::Weft { client, url: place.url.clone() }, path: place.path })
+            let path = place.path.clone();
+            Ok(End { side: Side::Weft { client, given: place }, path })
         }
     }
 }
@@ -178,7 +179,7 @@ fn ends(connections: &Connections, argument: &str) -> Result<Vec<End>> {
         Place::Weft(place) => {
             let client = connections.client(&place.url)?;
             let end = |found: weft_cli_common::place::WeftPath| End {
-                side: Side::Weft { client: client.clone(), url: place.url.clone() },
+                side: Side::Weft { client: client.clone(), given: place.clone() },
                 path: found.path,
             };
             Ok(place.expand(&client)?.into_iter().map(end).collect())

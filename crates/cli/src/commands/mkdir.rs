@@ -1,6 +1,7 @@
 //! `weft mkdir`
 
 use crate::exit::Failures;
+use crate::modes::Mode;
 use crate::new_files::{LayoutArgs, umask};
 use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
@@ -19,21 +20,13 @@ pub struct Args {
     /// Also make missing parent directories, and accept directories that exist.
     #[arg(short, long)]
     parents: bool,
-    /// Permission bits, in octal [default: 777 minus the umask].
-    #[arg(short, long, value_parser = parse_mode)]
-    mode: Option<u32>,
+    /// The mode, in octal or as for `weft chmod` [default: 777 minus the umask].
+    #[arg(short, long, value_parser = Mode::parse)]
+    mode: Option<Mode>,
     #[command(flatten)]
     layout: LayoutArgs,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-/// Parses permission bits.
-fn parse_mode(text: &str) -> Result<u32, String> {
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o7777 => Ok(mode),
-        _ => Err(format!("`{text}` is not a mode in octal, such as 755")),
-    }
 }
 
 /// Makes directories.
@@ -58,20 +51,10 @@ fn make(args: &Args, connections: &Connections, place: &WeftPath) -> Result<()> 
             return Ok(());
         }
     }
-    let mode = args.mode.unwrap_or(plain_mode);
+    let mode = args.mode.as_ref().map_or(plain_mode, |mode| mode.of_new_directory(umask()));
     match args.layout.wish()? {
         Some(layout) => client.mkdir_with_layout(at(&place.path), mode, &layout)?,
         None => client.mkdir(at(&place.path), mode)?,
     };
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn modes_are_octal() {
-        assert_eq!(super::parse_mode("0755"), Ok(0o755));
-        assert_eq!(super::parse_mode("1777"), Ok(0o1777));
-        assert!(super::parse_mode("8").is_err() && super::parse_mode("77777").is_err());
-    }
 }

@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use weft_cli_common::connections::at;
+use weft_cli_common::place::WeftPath;
 use weft_cli_common::tree;
 use weft_client::{Client, OpenOptions, SetAttr, SetTime};
 use weft_layout::Layout;
@@ -31,8 +32,8 @@ pub enum Side {
     Weft {
         /// The connection.
         client: Client,
-        /// Its URL.
-        url: String,
+        /// The argument that named it.
+        given: WeftPath,
     },
 }
 
@@ -159,9 +160,7 @@ impl Side {
     pub fn display(&self, path: &Path) -> String {
         match self {
             Side::Local => path.display().to_string(),
-            Side::Weft { url, .. } => {
-                weft_cli_common::place::WeftPath { url: url.clone(), path: path.into() }.display()
-            }
+            Side::Weft { given, .. } => given.with_path(path.into()).typed(),
         }
     }
 
