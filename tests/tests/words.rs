@@ -168,4 +168,14 @@ fn status_fits_a_terminal_and_shows_a_shared_disk_once() {
     assert!(verbose.contains("memory") && verbose.contains("sync"), "{verbose}");
     let df = cluster.weft(&["df", cluster.url()]);
     assert_eq!(df.matches("on meta0's disk").count(), 4, "{df}");
+    // All servers have one disk, so that everything of it can be written.
+    let rows = cluster.weft(&["df", "--json", cluster.url()]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&rows).expect("JSON");
+    let free = |row: usize| rows[row]["free_bytes"].as_u64().expect("a number");
+    let (whole, of_first) = (free(0), free(1));
+    assert!(whole.abs_diff(of_first) < of_first / 10, "the same disk: {rows:?}");
+    let human = cluster.weft(&["df", "-h", cluster.url()]);
+    assert!(human.contains("iB") && !human.contains("Usage"), "{human}");
+    assert!(!cluster.weft(&["df", "--bytes", cluster.url()]).contains("iB"));
+    assert!(cluster.weft(&["du", "-h", cluster.url()]).contains(" B"));
 }

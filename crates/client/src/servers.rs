@@ -1,6 +1,6 @@
 //! The servers of a cluster: how they are reached, how they are, and how much room they have.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub struct StatFs {
     pub space_bytes: u64,
     /// Free on them.
     pub free_bytes: u64,
-    /// Free for users other than root.
+    /// What files that are striped over all these servers can still grow by, in bytes. The server with the least room ends it.
     pub available_bytes: u64,
     /// Inodes in use.
     pub files: u64,
@@ -183,19 +183,20 @@ impl Client {
         let (files, tree) = self.file_count(ino)?;
         let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files, files_max: 0 };
         let any = spaces.iter().any(Result::is_ok);
+        let is_missed = |space: &Result<SpaceReply>| {
+            any && space.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable)
+        };
+        let spaces: Vec<SpaceReply> =
+            spaces.into_iter().filter(|space| !is_missed(space)).collect::<Result<_>>()?;
         let mut counted = HashSet::new();
-        for space in spaces {
-            let space = match space {
-                Err(error) if any && error.kind() == ErrorKind::Unreachable => continue,
-                space => space?,
-            };
-            if space.disk_id != [0; 16] && !counted.insert(space.disk_id) {
+        for space in &spaces {
+            if space.disk_id != UNKNOWN_DISK && !counted.insert(space.disk_id) {
                 continue;
             }
             all.space_bytes += space.space_bytes;
             all.free_bytes += space.free_bytes;
-            all.available_bytes += space.available_bytes;
         }
+        all.available_bytes = growth(&spaces);
         Ok(tree.map_or(all, |tree| within(all, &tree)))
     }
 
@@ -275,6 +276,21 @@ impl Client {
     }
 }
 
+/// The [`SpaceReply::disk_id`] of a disk that cannot be told from others.
+const UNKNOWN_DISK: [u8; 16] = [0; 16];
+
+/// What files that are striped over all these servers can still grow by. Servers on one disk share its space.
+fn growth(spaces: &[SpaceReply]) -> u64 {
+    let mut users: HashMap<[u8; 16], u64> = HashMap::new();
+    spaces.iter().for_each(|space| *users.entry(space.disk_id).or_default() += 1);
+    let share = |space: &SpaceReply| match space.disk_id {
+        UNKNOWN_DISK => space.available_bytes,
+        disk => space.available_bytes / users[&disk],
+    };
+    let least = spaces.iter().map(share).min().unwrap_or(0);
+    least.saturating_mul(spaces.len() as u64)
+}
+
 /// What is left of the whole file system under the limits of a tree.
 fn within(all: StatFs, tree: &TreeSpace) -> StatFs {
     let left = |free_bytes: u64| match tree.space_bytes {
@@ -333,4 +349,31 @@ fn why_not_rdma(server: &Server, lanes: &[Arc<Lane>]) -> Option<String> {
         }
         None => "another transport was asked for".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fullest_server_ends_the_growth_of_striped_files() {
+        let space = |available_bytes, disk: u8| SpaceReply {
+            space_bytes: 1000,
+            free_bytes: available_bytes,
+            available_bytes,
+            disk_id: [disk; 16],
+        };
+        for (spaces, bytes) in [
+            (vec![], 0),
+            (vec![space(100, 1)], 100),
+            (vec![space(100, 1), space(300, 2)], 200),
+            (vec![space(0, 1), space(300, 2), space(300, 3)], 0),
+            // Two servers on one disk have half of it each.
+            (vec![space(100, 1), space(100, 1)], 100),
+            (vec![space(100, 1), space(100, 1), space(300, 2)], 150),
+            (vec![space(100, 0), space(100, 0)], 200),
+        ] {
+            assert_eq!(growth(&spaces), bytes, "{spaces:?}");
+        }
+    }
 }

@@ -85,7 +85,7 @@ impl<D: Disk> IoService<D> {
             Ping => Ok(node.ping(session.decode(op, body)?)),
             ClusterMap => node.cluster_map().await,
             Status => Ok(node.status(session, session.decode(op, body)?, Vec::new())),
-            Space => io.space(status::disk_id(&node.shared)),
+            Space => io.space(status::space_of(&node.shared)),
             NotedLayouts => io.noted_layouts(session.decode(op, body)?).await,
             VouchEmpty => io.vouch_empty(session.decode(op, body)?).await,
             Read | Write => unreachable!("they are dispatched by themselves"),

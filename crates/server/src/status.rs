@@ -27,7 +27,7 @@ pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Ga
         memory_bytes: memory_bytes(),
         directory: shared.directory.to_string_lossy().into_owned(),
         space_bytes: space.space_bytes,
-        free_bytes: space.free_bytes,
+        free_bytes: space.available_bytes,
         disk: shared.disk.into(),
         sync_mode: shared.sync.name().into(),
         active_requests: shared.counters.active_requests.load(Ordering::Relaxed),

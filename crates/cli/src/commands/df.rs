@@ -6,13 +6,28 @@ use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, or_default};
 use weft_cli_common::{output, size};
+use weft_wire::messages::server_role;
 
 /// Shows the total and free space of a file system and of each I/O server.
+///
+/// What is free is what users other than root can write. For the file system it is what files that are striped
+/// over all servers can still grow by: the server with the least room ends that, so it may be less than the sum of
+/// the servers.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Args {
     /// The file systems [default: the file system of WEFT_URL].
     #[arg(value_name = "URL")]
     places: Vec<String>,
+    /// Print sizes in KiB, MiB and so on [default].
+    #[arg(short = 'h', long = "human-readable", overrides_with = "bytes")]
+    human: bool,
+    /// Print sizes in bytes.
+    #[arg(short, long, overrides_with = "human")]
+    bytes: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Print as JSON, in bytes.
     #[arg(long)]
     json: bool,
@@ -27,6 +42,8 @@ struct Space {
     /// `None` for the whole file system.
     server: Option<String>,
     space_bytes: u64,
+    used_bytes: u64,
+    /// What users other than root can write.
     free_bytes: u64,
     files: Option<u64>,
     /// The server whose disk is the same; the whole file system counts it once.
@@ -43,29 +60,30 @@ pub fn run(args: Args) -> Result<()> {
         let client = connections.client(&place.url)?;
         let ino = client.stat(at(&place.path), true)?.ino;
         let (url, whole) = (place.url.clone(), client.statfs_at(ino)?);
-        let (space_bytes, free_bytes) = (whole.space_bytes, whole.free_bytes);
         rows.push(Space {
             url: url.clone(),
             server: None,
-            space_bytes,
-            free_bytes,
+            space_bytes: whole.space_bytes,
+            used_bytes: whole.space_bytes.saturating_sub(whole.free_bytes),
+            free_bytes: whole.available_bytes,
             files: Some(whole.files),
             on_disk_of: None,
         });
         let shared = shared_disks(&client);
-        for (server, answer) in client.server_status(false) {
-            match answer {
-                Ok(status) if status.role == "io" => rows.push(Space {
-                    url: url.clone(),
-                    on_disk_of: shared.get(&server.name).cloned(),
-                    server: Some(server.name),
-                    space_bytes: status.space_bytes,
-                    free_bytes: status.free_bytes,
-                    files: None,
-                }),
-                Ok(_) => {}
-                Err(error) => failures.report(&error.into()),
+        for (server, answer) in client.server_spaces() {
+            if server.role != server_role::IO {
+                continue;
             }
+            let Some(space) = failures.ok(answer) else { continue };
+            rows.push(Space {
+                url: url.clone(),
+                on_disk_of: shared.get(&server.name).cloned(),
+                server: Some(server.name),
+                space_bytes: space.space_bytes,
+                used_bytes: space.space_bytes.saturating_sub(space.free_bytes),
+                free_bytes: space.available_bytes,
+                files: None,
+            });
         }
     }
     if args.json {
@@ -73,14 +91,15 @@ pub fn run(args: Args) -> Result<()> {
         return failures.result();
     }
     let mut table = output::table(&["file system", "size", "used", "free", "use", "files"], &[1, 2, 3, 4, 5]);
+    let text = |bytes: u64| if args.bytes { bytes.to_string() } else { size::format_bytes(bytes) };
     for row in rows {
-        let used = row.space_bytes.saturating_sub(row.free_bytes);
-        let percent = (used * 100).div_ceil(row.space_bytes.max(1));
+        let of_users = row.used_bytes.saturating_add(row.free_bytes);
+        let percent = (row.used_bytes.saturating_mul(100)).div_ceil(of_users.max(1));
         table.add_row([
             row.server.map_or(row.url, |name| format!("  {name}")),
-            size::format_bytes(row.space_bytes),
-            size::format_bytes(used),
-            size::format_bytes(row.free_bytes),
+            text(row.space_bytes),
+            text(row.used_bytes),
+            text(row.free_bytes),
             format!("{percent} %"),
             match (&row.on_disk_of, row.files) {
                 (Some(other), _) => format!("on {other}'s disk"),

@@ -16,6 +16,7 @@ use weft_wire::messages::{Attr, FileKind};
 ///
 /// Holes use no space. A file with several names counts once.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Args {
     /// Files and directories [default: the file system of WEFT_URL].
     #[arg(value_name = "URL")]
@@ -26,6 +27,12 @@ pub struct Args {
     /// Add up file sizes, holes included, and print them in bytes.
     #[arg(short, long)]
     bytes: bool,
+    /// Print sizes in KiB, MiB and so on [default, without --bytes].
+    #[arg(short = 'h', long = "human-readable")]
+    human: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Print as JSON: sizes and space, in bytes.
     #[arg(long)]
     json: bool,
@@ -121,7 +128,11 @@ pub fn run(args: Args) -> Result<()> {
     }
     let mut out = output::stdout();
     for sum in sums {
-        let bytes = if args.bytes { sum.bytes.to_string() } else { size::format_bytes(sum.allocated_bytes) };
+        let bytes = match (args.bytes, args.human) {
+            (true, false) => sum.bytes.to_string(),
+            (true, true) => size::format_bytes(sum.bytes),
+            (false, _) => size::format_bytes(sum.allocated_bytes),
+        };
         writeln!(out, "{bytes:>10}  {}", sum.path)?;
     }
     out.flush()?;

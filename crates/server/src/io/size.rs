@@ -107,14 +107,14 @@ impl<D: Disk> IoPart<D> {
         self.settle(after.as_ref(), false, loss_epoch).await
     }
 
-    /// Space of this server's disk.
-    pub fn space(&self, disk_id: [u8; 16]) -> Result<Answer, Refusal> {
+    /// Space for data files. `disk` is what the host says of the disk.
+    pub fn space(&self, disk: SpaceReply) -> Result<Answer, Refusal> {
         let space = self.files.space()?;
         Ok(Answer::of(&SpaceReply {
             space_bytes: space.total_bytes,
-            free_bytes: space.available_bytes,
+            free_bytes: disk.free_bytes.clamp(space.available_bytes, space.total_bytes),
             available_bytes: space.available_bytes,
-            disk_id,
+            disk_id: disk.disk_id,
         }))
     }
 }

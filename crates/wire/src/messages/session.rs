@@ -164,7 +164,7 @@ crate::message! {
         pub directory: String,
         /// Size of the disk under it.
         pub space_bytes: u64,
-        /// Free space.
+        /// Free space for users other than root.
         pub free_bytes: u64,
         /// Disk engine ("ring", "plain").
         pub disk: String,
