@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_test_needs::Need;
 use weft_tests::{
     Cluster, Served, ServedOptions, expect_success, free_ports, freeze, processes_naming, signal,
@@ -196,7 +196,11 @@ fn a_server_that_refuses_to_start_is_not_tried_for_ever() {
     });
     let log = supervisor_log(&cluster);
     assert!(log.contains("exit status: 78") && log.contains("weft up --dir"), "{log}");
+    assert!(log.contains("the supervisor gives up on it"), "{log}");
     assert_eq!(log.matches("server io1 was started").count(), 1, "{log}");
+    let told = said(&run(&cluster, &["status"]));
+    assert!(told.contains("has given up on io1;") && told.contains("--only io1 --detach"), "{told}");
+    assert_eq!(server(&dir, "io1")["given_up"], true);
     let serve = Command::new(weft_bin())
         .args(["serve", "--name", "io1", "--config"])
         .arg(dir.join("weft.toml"))
@@ -209,6 +213,47 @@ fn a_server_that_refuses_to_start_is_not_tried_for_ever() {
     fs::write(&identity, good).expect("ours");
     expect_success("up", &run(&cluster, &["up", "--detach", "--only", "io1"]));
     assert_eq!(server(&dir, "io1")["running"], true);
+}
+
+/// Makes a metadata server wait before it locks its storage.
+const SLOW_START: &str = r#"
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdio.h>
+    #include <string.h>
+    #include <unistd.h>
+    int flock(int descriptor, int operation) {
+        static int waited;
+        char line[4096];
+        FILE *file = fopen("/proc/self/cmdline", "r");
+        size_t bytes = file ? fread(line, 1, sizeof line, file) : 0;
+        if (file) fclose(file);
+        if (!waited && memmem(line, bytes, "meta0", 5)) { waited = 1; sleep(SECONDS); }
+        int (*next)(int, int) = dlsym(RTLD_NEXT, "flock");
+        return next(descriptor, operation);
+    }
+"#;
+
+/// Longer than servers have that report nothing.
+const SLOW_START_S: u64 = 40;
+
+#[test]
+fn a_server_that_reports_that_it_opens_its_storage_is_waited_for() {
+    let cluster = Cluster::start(1);
+    cluster.down();
+    let scratch = cluster.scratch("slow");
+    let (source, library) = (scratch.join("slow.c"), scratch.join("slow.so"));
+    fs::write(&source, SLOW_START.replace("SECONDS", &SLOW_START_S.to_string())).expect("there is room");
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(made.expect("cc can be run").success());
+    let begun = Instant::now();
+    let mut up = cluster.command(&["up", "--detach", "--dir"]);
+    let up = up.arg(cluster.storage()).env("LD_PRELOAD", &library).output().expect("weft can be run");
+    expect_success("weft up", &up);
+    assert!(begun.elapsed() > Duration::from_secs(SLOW_START_S), "the library has no effect");
+    let told = said(&up);
+    assert!(told.contains("waiting: meta0 is still opening its storage, "), "{told}");
+    put_file(&cluster);
 }
 
 /// Reads lines of a child's standard error until one has `text`.

@@ -3,7 +3,7 @@
 use super::directory::log_of;
 use super::options::{Lifetime, StartOptions};
 use super::process::{ProcessHandle, ProcessId, end_clients_first};
-use super::readiness::{READY_POLL, READY_TIMEOUT, Readiness};
+use super::readiness::{Patience, READY_POLL, READY_TIMEOUT, Readiness};
 use super::run_state::RunState;
 use super::signals;
 use anyhow::{Context, Result, bail};
@@ -121,13 +121,13 @@ impl LocalCluster {
     fn wait_until_ready(&mut self, names: &[String], pause: &mut dyn FnMut(Duration) -> bool) -> Result<()> {
         let config = self.config.clone();
         let readiness = Readiness::new(&config, &self.dir)?;
-        let deadline = Instant::now() + READY_TIMEOUT;
+        let mut patience = Patience::new();
         loop {
             if let Some(ended) = self.take_ended(|name| names.contains(&name.to_string())).pop() {
                 bail!("server {} {}", ended.name, ended.text);
             }
             let Some(reason) = readiness.lacks(names) else { return Ok(()) };
-            if Instant::now() > deadline {
+            if !patience.lasts(&self.dir, names, &reason) {
                 let (waited, dir) = (READY_TIMEOUT.as_secs(), self.dir.display());
                 bail!("the cluster is not ready after {waited} s: {reason}; see {dir}/log");
             }

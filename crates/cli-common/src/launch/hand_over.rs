@@ -4,13 +4,12 @@ use super::cluster::News;
 use super::directory::{CLUSTER_FILE, log_of, url_of};
 use super::locking::lock;
 use super::options::{Lifetime, StartOptions};
-use super::readiness::{READY_POLL, READY_TIMEOUT, Readiness};
+use super::readiness::{Patience, READY_POLL, READY_TIMEOUT, Readiness};
 use super::run_state::RunState;
 use super::start::add_gateway;
 use super::survey::{Survey, refuse_changes};
 use anyhow::{Result, bail};
 use std::path::Path;
-use std::time::Instant;
 use weft_server::ClusterConfig;
 
 /// Makes the supervisor start missing servers, and waits until they answer. `None` if no supervisor runs.
@@ -73,7 +72,7 @@ fn wait_until_ready(
     supervisor_ended: &dyn Fn() -> bool,
 ) -> Result<()> {
     let readiness = Readiness::new(config, dir)?;
-    let deadline = Instant::now() + READY_TIMEOUT;
+    let mut patience = Patience::new();
     loop {
         let state = RunState::load(dir)?;
         for name in names {
@@ -88,7 +87,7 @@ fn wait_until_ready(
         if supervisor_ended() {
             bail!("the supervisor has ended; see {}/log/supervisor.log, and try again", dir.display());
         }
-        if Instant::now() > deadline {
+        if !patience.lasts(dir, names, &reason) {
             let waited = READY_TIMEOUT.as_secs();
             bail!("{} not ready after {waited} s: {reason}; see {}/log", names.join(", "), dir.display());
         }

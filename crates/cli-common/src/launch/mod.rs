@@ -49,6 +49,7 @@ pub use locking::lock_to_edit;
 pub use options::{Lifetime, StartOptions};
 pub use ports::{PortLock, free_address, is_elsewhere};
 pub use process::{Ending, ProcessHandle, ProcessId};
+pub use readiness::{OPENING, OPENING_EVERY};
 pub use run_state::{Found, RunState, RunningServer, find};
 pub use signals::BlockedSignals;
 pub use start::{is_supervised, restart_one, start, start_one};

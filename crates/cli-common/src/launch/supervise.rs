@@ -49,6 +49,10 @@ impl Deaths {
     }
 }
 
+fn too_often() -> String {
+    format!("it died {DEATHS_MAX} times within {} s", DEATHS_WITHIN.as_secs())
+}
+
 struct Supervisor<'a> {
     cluster: LocalCluster,
     signals: &'a BlockedSignals,
@@ -187,20 +191,13 @@ impl Supervisor<'_> {
                 server.wanted = false;
                 return ("it was stopped on request and stays stopped".into(), None);
             }
-            if code == Some(i32::from(PERMANENT)) {
-                server.given_up = true;
-                let cure = format!("weft up --dir {} --only {}", this.cluster.dir.display(), ended.name);
-                return (
-                    format!("a restart would fail the same way; when the cause is removed: {cure}"),
-                    None,
-                );
-            }
-            let Some(delay) = delay else {
-                server.given_up = true;
-                let within = DEATHS_WITHIN.as_secs();
-                return (format!("it died {DEATHS_MAX} times within {within} s and is not restarted"), None);
+            let why = match delay {
+                _ if code == Some(i32::from(PERMANENT)) => "a restart would fail the same way".to_string(),
+                Some(delay) => return (format!("it is restarted in {} s", delay.as_secs()), Some(delay)),
+                None => too_often(),
             };
-            (format!("it is restarted in {} s", delay.as_secs()), Some(delay))
+            server.given_up = true;
+            (this.gives_up(&ended.name, &why), None)
         });
         let Some((decision, delay)) = decided else { return };
         self.log(&format!("server {} {}; {decision}", ended.name, ended.text));
@@ -242,6 +239,14 @@ impl Supervisor<'_> {
         self.log_all(outcomes.into_iter().flatten());
     }
 
+    /// Says that a server is given up, and what to do.
+    fn gives_up(&self, name: &str, why: &str) -> String {
+        let dir = self.cluster.dir.display();
+        format!(
+            "the supervisor gives up on it: {why}; when the cause is removed: weft up --dir {dir} --only {name} --detach"
+        )
+    }
+
     fn log_all(&self, texts: impl IntoIterator<Item = String>) {
         texts.into_iter().for_each(|text| self.log(&text));
     }
@@ -278,8 +283,13 @@ impl Supervisor<'_> {
                 let delay =
                     self.deaths.entry(name.to_string()).or_default().count(Instant::now(), Duration::ZERO);
                 server.given_up = delay.is_none();
+                self.has_given_up |= delay.is_none();
                 self.due.extend(delay.map(|delay| (Instant::now() + delay, name.to_string())));
-                format!("server {name} {text}")
+                let then = match delay {
+                    Some(delay) => format!("it is tried again in {} s", delay.as_secs()),
+                    None => self.gives_up(name, &too_often()),
+                };
+                format!("server {name} {text}; {then}")
             }
         })
     }
@@ -289,7 +299,13 @@ impl Supervisor<'_> {
         let text = "no supervised server is running any more";
         if self.is_in_background() {
             self.change(|this| this.cluster.state.supervisor = None);
-            self.log(&format!("{text}; the supervisor ends"));
+            let given_up = self.cluster.state.servers.iter().filter(|server| server.given_up);
+            let given_up: Vec<_> = given_up.map(|server| server.name.as_str()).collect();
+            let given_up = match given_up.is_empty() {
+                true => String::new(),
+                false => format!(", and it has given up on {}", given_up.join(", ")),
+            };
+            self.log(&format!("{text}{given_up}; the supervisor ends"));
             return Ok(());
         }
         self.cluster.stop();

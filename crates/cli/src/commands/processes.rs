@@ -24,6 +24,9 @@ struct Row {
     restarts: u32,
     /// Whether the supervisor restarts it when it dies.
     supervised: bool,
+    /// Whether the supervisor no longer tries to start it.
+    #[serde(default)]
+    given_up: bool,
     /// "runs", or why it does not.
     state: String,
     /// Its host, of a cluster on several.
@@ -42,6 +45,7 @@ impl Row {
             started_s: None,
             restarts: 0,
             supervised: false,
+            given_up: false,
             state,
             host: None,
         }
@@ -84,6 +88,7 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
                 pid: process.map(|process| process.pid),
                 started_s: process.as_ref().and_then(started_s),
                 restarts: noted.map_or(0, |noted| noted.restarts),
+                given_up: noted.is_some_and(|noted| noted.given_up) && process.is_none(),
                 supervised: supervisor.is_some() && found.is_some_and(|found| found.is_recorded),
                 state,
                 host: None,
@@ -99,6 +104,7 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
         false => {
             print(&rows)?;
             print_supervisor(supervisor)?;
+            print_given_up(dir, &rows)?;
         }
     }
     all_run(&rows)
@@ -177,6 +183,18 @@ fn print_supervisor(supervisor: Option<ProcessId>) -> Result<()> {
             "no supervisor: a server that dies is not restarted; weft up --detach starts a supervisor".into()
         }
     })
+}
+
+fn print_given_up(dir: &Path, rows: &[Row]) -> Result<()> {
+    let names: Vec<_> = rows.iter().filter(|row| row.given_up).map(|row| row.name.as_str()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (dir, only) = (dir.display(), names.join(" --only "));
+    output::print_line(format!(
+        "the supervisor has given up on {}; see {dir}/log, and when the cause is removed: weft up --dir {dir} --only {only} --detach",
+        names.join(", ")
+    ))
 }
 
 fn age_text(started_s: u64) -> String {

@@ -6,10 +6,14 @@ mod gateway_metrics;
 
 use crate::exit::Code;
 use anyhow::{Context, Result, anyhow, bail};
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use weft_cli_common::launch::BlockedSignals;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weft_cli_common::launch::{BlockedSignals, OPENING, OPENING_EVERY};
 use weft_cli_common::{PERMANENT, output};
 use weft_log::{Filter, Sink};
 use weft_server::config::Member;
@@ -17,6 +21,9 @@ use weft_server::{
     CLUSTER_KEY_FILE, ClusterConfig, Reloader, Server, ServerError, ServerRole, SlowRequestMs, StopFlag,
 };
 use weft_wire::security::ClusterKeys;
+
+/// The time that systemd grants with each report of a server that is opening its storage.
+const READY_EXTENDED: Duration = Duration::from_secs(30);
 
 /// Runs one server or NFS gateway of a cluster file in the foreground, until SIGTERM or SIGINT.
 ///
@@ -102,7 +109,10 @@ pub fn run(args: Args) -> Result<()> {
         .name("signals".into())
         .spawn(move || wait_for_end(&signals, &reload, &asked))
         .context("cannot start the thread that waits for signals")?;
-    let mut server = match Server::start(&config, &args.name, keys) {
+    let opening = Opening::report(&args.name)?;
+    let started = Server::start(&config, &args.name, keys);
+    drop(opening);
+    let mut server = match started {
         Err(error) if error.is_permanent() => return refuse(&whole(&error)),
         server => server.map_err(|error| whole(&error))?,
     };
@@ -217,11 +227,54 @@ fn wait_for_end(signals: &BlockedSignals, reload: &Reload, stop: &StopFlag) {
     }
 }
 
-/// Notifies systemd, if it started this server, that clients can connect (sd_notify(3)).
+/// Reports, in the log and to systemd, that the server is opening its storage. Ends when dropped.
+struct Opening {
+    /// Dropped first: the thread ends.
+    ended: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Opening {
+    fn report(name: &str) -> Result<Opening> {
+        let (ended, ends) = channel::<()>();
+        let (name, since) = (name.to_owned(), Instant::now());
+        let report = move || {
+            while ends.recv_timeout(OPENING_EVERY) == Err(RecvTimeoutError::Timeout) {
+                let text = format!("{OPENING}, {} s so far", since.elapsed().as_secs());
+                eprintln!("{} {name}: {text}", weft_log::timestamp_now());
+                // systemd must not end the server meanwhile.
+                let more = READY_EXTENDED.as_micros();
+                // Nobody but systemd may be told, and it hears the next report.
+                let _ = tell_systemd(&format!("EXTEND_TIMEOUT_USEC={more}\nSTATUS={text}"));
+            }
+        };
+        let thread = std::thread::Builder::new().name("opening".into()).spawn(report);
+        let thread = thread.context("cannot start the thread that reports the start")?;
+        Ok(Opening { ended: Some(ended), thread: Some(thread) })
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.ended = None;
+        if let Some(thread) = self.thread.take() {
+            // It only writes reports.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends a message to systemd (sd_notify(3)), if it started this server.
+fn tell_systemd(text: &str) -> io::Result<()> {
+    match std::env::var_os("NOTIFY_SOCKET") {
+        Some(socket) => UnixDatagram::unbound()?.send_to(text.as_bytes(), &socket).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Notifies systemd that clients can connect.
 fn notify_systemd() {
-    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let sent = UnixDatagram::unbound().and_then(|from| from.send_to(b"READY=1", &socket));
-    if let Err(error) = sent {
-        eprintln!("weft: cannot notify {} that the server is ready: {error}", socket.display());
+    if let Err(error) = tell_systemd("READY=1\nSTATUS=serves") {
+        eprintln!("weft: cannot notify systemd that the server is ready: {error}");
     }
 }
