@@ -17,6 +17,7 @@ mod load;
 mod locker;
 pub mod mpi;
 mod network;
+mod packages;
 pub mod pattern;
 pub mod raw;
 mod served;
@@ -27,10 +28,11 @@ pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
 pub use network::Network;
+pub use packages::package;
 pub use served::{
     Served, ServedOptions, end_with_parent, freeze, host, resident_bytes, signal, with_small_disk,
 };
-pub use ssh_hosts::SshHosts;
+pub use ssh_hosts::{SshHosts, USER};
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,10 +6,14 @@
 //!     ssh node1 …  ─────────►  dropbear
 //! ```
 //!
-//! `/srv`, `/mnt` and `/root` of a host are directories of the test; `weft` is found on the search path. Everything else is this
-//! machine's.
+//! Hosts of [`SshHosts::start`] share this machine's system: `/srv`, `/mnt` and `/root` are the host's own, and `weft` is on the
+//! search path of those that are not bare.
+//!
+//! Hosts of [`SshHosts::start_own`] have systems of their own: an overlay over this machine's `/etc`, `/usr` and `/var`, in which
+//! packages can be installed, and a home of an ordinary user. Only the first host has `weft`.
 
 use crate::{Network, end_with_parent, expect_success, temporary_dir, wait_until, weft_bin};
+use crate::{mpi::mpi_library, preload_library};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +24,20 @@ use weft_test_needs::Need;
 
 /// Where a host finds `weft`.
 const PROGRAMS: &str = "/srv/.bin";
+/// The ordinary user of hosts with systems of their own.
+pub const USER: &str = "ann";
+const USER_ID: u32 = 4321;
+/// The search path of a login shell on Debian.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What hosts have.
+#[derive(Debug, Clone, Copy)]
+enum System<'a> {
+    /// This machine's system; those named do not have `weft`.
+    Shared { bare: &'a [&'a str] },
+    /// One of its own. The first host has `weft`, if it is said so.
+    Own { has_weft: bool },
+}
 
 /// The hosts. What still runs on them ends when they are dropped. (Fields are dropped in this order.)
 #[derive(Debug)]
@@ -32,10 +50,24 @@ pub struct SshHosts {
 impl SshHosts {
     /// Hosts of these names; `None` where there can be none. Those in `bare` do not have `weft`. Root of each may log in to each.
     pub fn start(names: &[&str], bare: &[&str]) -> Option<SshHosts> {
+        SshHosts::boot_all(names, System::Shared { bare })
+    }
+
+    /// Hosts with systems of their own, on this machine's disk; `None` where there can be none. None has `weft`, except the first one
+    /// with `has_weft`. Root and [`USER`] of each may log in to each as themselves.
+    pub fn start_own(names: &[&str], has_weft: bool) -> Option<SshHosts> {
+        SshHosts::boot_all(names, System::Own { has_weft })
+    }
+
+    fn boot_all(names: &[&str], system: System) -> Option<SshHosts> {
         if !Need::NetworkNamespaces.is_met() || !Need::Ssh.is_met() {
             return None;
         }
-        let scratch = temporary_dir();
+        let scratch = match system {
+            System::Shared { .. } => temporary_dir(),
+            // Copies of the program, of a hundred megabytes each in a test, are no load for the memory.
+            System::Own { .. } => tempfile::tempdir().expect("a temporary directory"),
+        };
         let network = Network::new(names);
         let lines: String = names.iter().map(|name| format!("{} {name}\n", network.address(name))).collect();
         fs::write(scratch.path().join("hosts"), format!("127.0.0.1 localhost\n{lines}")).expect("room");
@@ -43,7 +75,10 @@ impl SshHosts {
         done(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key));
         let mut hosts = SshHosts { hosts: Vec::new(), network, scratch };
         for name in names {
-            let child = hosts.boot(name, &key, !bare.contains(name));
+            let child = match system {
+                System::Shared { bare } => hosts.boot(name, &key, !bare.contains(name)),
+                System::Own { has_weft } => hosts.boot_own(name, &key, has_weft && *name == names[0]),
+            };
             hosts.hosts.push((name.to_string(), child));
         }
         for name in names {
@@ -60,24 +95,18 @@ impl SshHosts {
 
     fn boot(&self, name: &str, key: &Path, has_weft: bool) -> Child {
         let dir = self.dir(name);
-        for below in ["srv/.bin", "mnt", "root/.ssh"] {
+        for below in ["srv/.bin", "mnt", "root"] {
             fs::create_dir_all(dir.join(below)).expect("room");
         }
-        let ssh = dir.join("root/.ssh");
-        for (from, to) in [(key.to_path_buf(), "id_ed25519"), (key.with_extension("pub"), "authorized_keys")]
-        {
-            fs::copy(from, ssh.join(to)).expect("room");
-        }
-        fs::write(ssh.join("config"), "StrictHostKeyChecking accept-new\nLogLevel ERROR\n").expect("room");
+        let home = dir.join("root");
+        write_ssh(&home, key);
         if has_weft {
             // The login shell reads it, as it knows that it is started by an SSH server.
-            fs::write(dir.join("root/.bashrc"), format!("PATH={}\n", path())).expect("room");
+            fs::write(home.join(".bashrc"), format!("PATH={}\n", path())).expect("room");
         }
-        for path in [dir.clone(), dir.join("root"), ssh.clone()] {
+        for path in [&dir, &home] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("its owner");
         }
-        let host_key = dir.join("host_key");
-        done(Command::new("dropbearkey").args(["-t", "ed25519", "-f"]).arg(&host_key));
         let programs = weft_bin().parent().expect("a program is in a directory");
         let bind = if has_weft {
             format!("mount --bind {} {}/srv/.bin\n", programs.display(), dir.display())
@@ -85,9 +114,64 @@ impl SshHosts {
             String::new()
         };
         let script = format!(
-            "set -e\n{bind}mount --bind {scratch}/hosts /etc/hosts\nmount --rbind {dir}/srv /srv\nmount --bind {dir}/mnt /mnt\n\
-             mount --bind {dir}/root /root\ncd /\nexec dropbear -F -E -e -s -r {key} -p 22 -P '' 2> {dir}/dropbear.log",
+            "{bind}mount --bind {scratch}/hosts /etc/hosts\nmount --rbind {dir}/srv /srv\nmount --bind {dir}/mnt /mnt\n\
+             mount --bind {dir}/root /root\n",
             scratch = self.scratch.path().display(),
+            dir = dir.display(),
+        );
+        self.start_ssh_server(name, &script)
+    }
+
+    /// A host whose system is an overlay over this machine's.
+    fn boot_own(&self, name: &str, key: &Path, has_weft: bool) -> Child {
+        let dir = self.dir(name);
+        let user_home = dir.join("home").join(USER);
+        for below in ["srv", "mnt", "root", "tmp"] {
+            fs::create_dir_all(dir.join(below)).expect("room");
+        }
+        fs::create_dir_all(&user_home).expect("room");
+        write_ssh(&dir.join("root"), key);
+        write_ssh(&user_home, key);
+        let owner = format!("{USER_ID}:{USER_ID}");
+        done(Command::new("chown").arg("-R").arg(owner).arg(&user_home));
+        fs::set_permissions(dir.join("tmp"), fs::Permissions::from_mode(0o1777)).expect("its owner");
+        let install = match has_weft {
+            true => format!("cp {} /usr/local/bin/weft\n", self.one_file_program().display()),
+            false => String::new(),
+        };
+        let script = format!(
+            "for at in etc usr var; do
+                 mkdir -p {dir}/changed/$at {dir}/work/$at
+                 mount -t overlay overlay -o lowerdir=/$at,upperdir={dir}/changed/$at,workdir={dir}/work/$at /$at
+             done
+             for at in srv mnt root home; do mount --bind {dir}/$at /$at; done
+             mount --bind {dir}/tmp /var/tmp
+             cp {scratch}/hosts /etc/hosts
+             echo '{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash' >> /etc/passwd
+             echo '{USER}:x:{USER_ID}:' >> /etc/group
+             {install}",
+            scratch = self.scratch.path().display(),
+            dir = dir.display(),
+        );
+        self.start_ssh_server(name, &script)
+    }
+
+    /// `weft` as it is installed: one file, with its libraries in it and without what is for debuggers.
+    fn one_file_program(&self) -> PathBuf {
+        let program = self.scratch.path().join("weft");
+        done(Command::new("strip").arg("-o").arg(&program).arg(weft_bin()));
+        let embed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/embed.sh");
+        done(Command::new(embed).arg(&program).arg(preload_library()).arg(mpi_library()));
+        program
+    }
+
+    /// Runs `script` in the namespaces of a host, and then its SSH server.
+    fn start_ssh_server(&self, name: &str, script: &str) -> Child {
+        let dir = self.dir(name);
+        let host_key = dir.join("host_key");
+        done(Command::new("dropbearkey").args(["-t", "ed25519", "-f"]).arg(&host_key));
+        let script = format!(
+            "set -e\n{script}\ncd /\nexec dropbear -F -E -e -s -r {key} -p 22 -P '' 2> {dir}/dropbear.log",
             dir = dir.display(),
             key = host_key.display(),
         );
@@ -138,6 +222,15 @@ impl SshHosts {
         self.command(host, script).stdin(Stdio::null()).output().expect("nsenter can be run")
     }
 
+    /// What becomes of a script of the user `user`, as of one who has logged in.
+    #[must_use]
+    pub fn output_as(&self, user: &str, host: &str, script: &str) -> Output {
+        let mut command = self.command(host, "exec runuser -u \"$USER\" -- bash -c \"$SCRIPT\"");
+        let home = if user == "root" { "/root".to_string() } else { format!("/home/{user}") };
+        command.env("USER", user).env("HOME", home).env("PATH", USUAL_PATH).env("SCRIPT", script);
+        command.stdin(Stdio::null()).output().expect("nsenter can be run")
+    }
+
     /// The processes on a host that are not its SSH server's.
     #[must_use]
     pub fn processes(&self, host: &str) -> Vec<String> {
@@ -173,6 +266,17 @@ impl Drop for SshHosts {
             let _ = child.wait();
         }
     }
+}
+
+/// Lets whoever has this home log in from and to all hosts, by one key.
+fn write_ssh(home: &Path, key: &Path) {
+    let ssh = home.join(".ssh");
+    fs::create_dir_all(&ssh).expect("room");
+    for (from, to) in [(key.to_path_buf(), "id_ed25519"), (key.with_extension("pub"), "authorized_keys")] {
+        fs::copy(from, ssh.join(to)).expect("room");
+    }
+    fs::write(ssh.join("config"), "StrictHostKeyChecking accept-new\nLogLevel ERROR\n").expect("room");
+    fs::set_permissions(ssh, fs::Permissions::from_mode(0o700)).expect("its owner");
 }
 
 fn path() -> String {

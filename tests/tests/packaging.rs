@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use weft_test_needs::Need;
 use weft_tests::mpi::mpi_library;
-use weft_tests::{c_library, expect_success, preload_library, temporary_dir, weft_bin};
+use weft_tests::{c_library, expect_success, package, preload_library, temporary_dir, weft_bin};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the repository")
@@ -167,18 +167,6 @@ fn the_unit_is_one_that_systemd_takes() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Makes a package of what this test's profile has built.
-fn package(kind: &str, to: &Path) -> Vec<std::path::PathBuf> {
-    let (weft, _, _, _) = (weft_bin(), preload_library(), c_library(), mpi_library());
-    let mut make = Command::new(root().join("scripts/package.sh"));
-    make.arg(kind)
-        .env("BUILT", weft.parent().expect("it is in a directory"))
-        .env("DIST", to)
-        .env("PACK", "gzip");
-    let said = run(make.env("SOURCE_DATE_EPOCH", "1700000000").current_dir(root()));
-    said.lines().map(Into::into).collect()
-}
-
 /// Files below a directory, sorted.
 fn files_below(top: &Path) -> Vec<String> {
     let listed =
@@ -233,11 +221,7 @@ fn a_tarball_is_the_same_twice_and_runs_where_it_is_unpacked() {
 
 #[test]
 fn a_debian_package_is_installed_and_removed_without_a_trace() {
-    if !Need::Root.is_met() {
-        return;
-    }
-    if Command::new("dpkg-deb").arg("--version").output().is_err() {
-        eprintln!("dpkg-deb is not there: this is no Debian");
+    if !Need::Root.is_met() || !Need::Debian.is_met() {
         return;
     }
     let dir = temporary_dir();

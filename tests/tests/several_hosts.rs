@@ -38,6 +38,12 @@ fn one_command_starts_and_stops_a_cluster_on_several_hosts() {
     assert_eq!(record["hosts"][0]["servers"], serde_json::json!(["meta0", "io0", "io3"]));
     assert_eq!(record["hosts"][0]["is_new"], false, "it is up");
 
+    // The program is at the same path on every host, copied or not.
+    let version = hosts.sh("login", "weft version");
+    for host in &NAMES[1..4] {
+        assert_eq!(hosts.sh(host, &format!("/srv/weft/{host}/bin/weft version")), version, "{host}");
+    }
+
     // Files through all of them: by the key that was installed here, and by the mounts there.
     let login = format!("set -e; export WEFT_URL={url}; ");
     hosts.sh(

@@ -34,6 +34,8 @@ pub enum Need {
     Ssh,
     /// The shells zsh and fish.
     OtherShells,
+    /// The programs that make and install packages of Debian.
+    Debian,
     /// The programs that make and install packages of RPM.
     Rpm,
     /// Chromium, which shows pages without a screen.
@@ -87,6 +89,7 @@ impl Need {
             }
             Need::Ssh => succeeds("sh", &["-c", "command -v dropbear dropbearkey ssh ssh-keygen nsenter"]),
             Need::OtherShells => succeeds("sh", &["-c", "command -v zsh fish"]),
+            Need::Debian => succeeds("sh", &["-c", "command -v dpkg-deb dpkg apt-get"]),
             Need::Rpm => succeeds("sh", &["-c", "command -v rpm rpmbuild"]),
             Need::Chromium => succeeds("chromium", &["--version"]),
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
@@ -129,6 +132,7 @@ impl fmt::Display for Need {
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
             Need::Ssh => "dropbear, ssh and nsenter (packages dropbear-bin, openssh-client, util-linux)",
             Need::OtherShells => "zsh and fish",
+            Need::Debian => "dpkg-deb and apt-get, as Debian has them",
             Need::Rpm => "rpm and rpmbuild (package rpm)",
             Need::Chromium => "chromium",
             Need::LoopDevices => "root and /dev/loop-control",

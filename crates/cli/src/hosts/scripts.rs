@@ -55,6 +55,8 @@ mkdir -p "$dir"
 [ ! -L "$dir" ] && [ -O "$dir" ] || {{ echo "$dir is not a directory of user $(id -un)" >&2; exit 1; }}
 owner=$(stat -c %u "$above")
 [ "$owner" = 0 ] || [ "$owner" = "$(id -u)" ] || {{ echo "$above is of another user" >&2; exit 1; }}
+# The program is at this path on every host, so that commands for single servers are the same on all.
+[ "$weft" = "$dir/bin/weft" ] || {{ mkdir -p "$dir/bin" && ln -sfn "$(command -v "$weft")" "$dir/bin/weft"; }}
 put() {{ cat > "$dir/.$1.new" && mv "$dir/.$1.new" "$dir/$1"; }}
 put {CLUSTER_FILE} <<'END OF FILE'
 {cluster}
