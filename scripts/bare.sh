@@ -5,8 +5,6 @@
 set -euo pipefail
 package=${1:?"usage: scripts/bare.sh PACKAGE.deb [SUITE] [MIRROR]"}
 suite=${2:-bookworm}
-mirror=${3:-$({ sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/*.sources
-    sed -n 's/^deb  *\(\[[^]]*\]  *\)\{0,1\}\([^ ]*\) .*/\2/p' /etc/apt/sources.list; } 2>/dev/null | head -n 1 || true)}
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/weft-bare.XXXXXX")
 finish() {
     trap - EXIT
@@ -16,11 +14,7 @@ finish() {
 }
 trap finish EXIT
 
-echo "a bare $suite in $root" >&2
-debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$root.log" 2>&1 || { tail -n 20 "$root.log" >&2; exit 1; }
-rm -f "$root.log"
-cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
-cp /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
+"$(dirname "$0")/debian-root.sh" "$root" "$suite" ${3:+"$3"}
 cp "$package" "$root/weft.deb"
 # As a container has them: the processes of its own, and a few devices.
 mount -t proc proc "$root/proc"

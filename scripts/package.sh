@@ -51,10 +51,34 @@ archive() {
     echo "$3"
 }
 
-# Makes the user and the directories. No service is started: weft help cluster says how.
-made_by_package='systemd-sysusers weft.conf 2>/dev/null || true
-systemd-tmpfiles --create weft.conf 2>/dev/null || true
-ldconfig'
+# Makes the servers' user, and directories for the cluster file, keys and storage, or fails. It leaves existing ones unchanged.
+# packaging/weft.sysusers and weft.tmpfiles say the same. No service is started: docs/guide/permanent.md says how.
+make_user_and_directories='if ! getent passwd weft >/dev/null; then
+    if command -v useradd >/dev/null; then
+        if getent group weft >/dev/null; then group="--gid weft"; else group=--user-group; fi
+        useradd --system $group --home-dir /var/lib/weft --no-create-home --shell /usr/sbin/nologin --comment "Weft servers" weft
+    elif command -v systemd-sysusers >/dev/null; then
+        echo "u weft - \"Weft servers\" /var/lib/weft" | systemd-sysusers -
+    else
+        echo "weft: cannot make the user weft: useradd (package passwd or shadow-utils) is missing; install it, and then weft again" >&2
+        exit 1
+    fi
+fi
+[ -d /etc/weft ] || install -d -m 755 /etc/weft
+[ -d /var/lib/weft ] || install -d -m 750 -o weft -g weft /var/lib/weft'
+
+# Programs and libraries below $work/root.
+binaries() { find "$work/root" -type f \( -path '*/bin/*' -o -name '*.so*' \) -exec objdump -p {} + 2>/dev/null; }
+
+# newest PREFIX: the newest version of a library's symbols that they need, as of GLIBC_.
+newest() { binaries | sed -n "s/.* $1\([0-9.]*\)\$/\1/p" | sort -uV | tail -n 1; }
+
+# Fails if a program needs a library that no dependency of the packages provides.
+check_libraries() {
+    local other
+    other=$(binaries | sed -n 's/^ *NEEDED *//p' | sort -u | grep -vE '^(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s))\.so\.[0-9]+$' || true)
+    [ -z "$other" ] || { echo "weft: scripts/package.sh does not know which packages have" $other >&2; exit 1; }
+}
 
 debug_archive() { archive "$work/debug" "weft-$version-$arch-debug" "$dist/weft-$version-$arch-debug.tar.$end"; }
 
@@ -76,6 +100,7 @@ case ${1:-} in
             *) debian=$arch ;;
         esac
         stage /usr
+        check_libraries
         mkdir -p "$work/root/DEBIAN" "$work/root/usr/share/doc/weft"
         mv "$work/root/usr/share/doc/weft/LICENSE" "$work/root/usr/share/doc/weft/copyright"
         cp CHANGELOG.md "$work/root/usr/share/doc/weft/changelog"
@@ -87,7 +112,7 @@ Version: $version
 Architecture: $debian
 Maintainer: The Weft developers
 Installed-Size: $(du -sk --apparent-size "$work/root" | cut -f1)
-Depends: libc6
+Depends: libc6 (>= $(newest GLIBC_)), libgcc-s1 (>= $(newest GCC_)), passwd
 Recommends: fuse3
 Suggests: libibverbs1, librdmacm1, ibverbs-providers
 Section: admin
@@ -100,10 +125,13 @@ CONTROL
         cat >"$work/root/DEBIAN/postinst" <<POSTINST
 #!/bin/sh
 set -e
-if [ "\$1" = configure ] && [ -z "\$DPKG_ROOT" ]; then
-$made_by_package
+[ "\$1" = configure ] || exit 0
+if [ -n "\$DPKG_ROOT" ]; then
+    echo "weft: the user weft, /etc/weft and /var/lib/weft are not made in \$DPKG_ROOT; systemd makes them when it boots" >&2
+    exit 0
 fi
 POSTINST
+        printf '%s\nldconfig\n' "$make_user_and_directories" >>"$work/root/DEBIAN/postinst"
         cat >"$work/root/DEBIAN/postrm" <<'POSTRM'
 #!/bin/sh
 set -e
@@ -120,6 +148,7 @@ POSTRM
     rpm)
         command -v rpmbuild >/dev/null || { echo "weft: rpmbuild is missing (package rpm or rpm-build)" >&2; exit 1; }
         stage /usr
+        check_libraries
         mkdir -p "$work/root/usr/sbin" && mv "$work/root/sbin/mount.weft" "$work/root/usr/sbin/" && rmdir "$work/root/sbin"
         (cd "$work/root" && find . -mindepth 1 \( -type f -o -type l \) | sed 's,^\.,,' | sort) >"$work/files"
         case $pack in xz) payload=w6.xzdio ;; *) payload=w1.gzdio ;; esac
@@ -130,7 +159,8 @@ Release: 1
 Summary: Parallel file system in user space
 License: Apache-2.0
 AutoReqProv: no
-Requires: glibc >= 2.34
+Requires: glibc >= $(newest GLIBC_), libgcc >= $(newest GCC_)
+Requires(pre): /usr/sbin/useradd
 Recommends: fuse3
 %description
 Weft stripes files over I/O servers. Clients move data directly between their own
@@ -140,8 +170,11 @@ no external database and no root.
 mkdir -p %{buildroot} && cp -a $work/root/. %{buildroot}/
 %files -f $work/files
 %defattr(-,root,root,-)
+%pre
+set -e
+$make_user_and_directories
 %post
-$made_by_package
+ldconfig
 %postun
 ldconfig
 SPEC

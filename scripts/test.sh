@@ -25,6 +25,15 @@ else
     echo "scripts/mpi-wheels.sh failed: tests with newer MPI libraries are skipped" >&2
 fi
 
+# A minimal Debian, for the Debian package and the image. Without root the tests report that they are skipped.
+if [ "$(id -u)" = 0 ]; then
+    if scripts/need.sh debootstrap && scripts/debian-root.sh target/debian; then
+        export WEFT_TEST_DEBIAN=$PWD/target/debian
+    else
+        echo "scripts/debian-root.sh failed: tests of packages in a minimal Debian are skipped" >&2
+    fi
+fi
+
 # Python's packages that the wheel is built and tested with.
 if scripts/python-env.sh target/python; then
     export WEFT_TEST_PYTHON=$PWD/target/python

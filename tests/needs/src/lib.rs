@@ -36,6 +36,8 @@ pub enum Need {
     OtherShells,
     /// The programs that make and install packages of Debian.
     Debian,
+    /// A minimal Debian in a directory, root to run programs in it, and the programs that make packages.
+    BareDebian,
     /// The programs that make and install packages of RPM.
     Rpm,
     /// Chromium, which shows pages without a screen.
@@ -90,6 +92,7 @@ impl Need {
             Need::Ssh => succeeds("sh", &["-c", "command -v dropbear dropbearkey ssh ssh-keygen nsenter"]),
             Need::OtherShells => succeeds("sh", &["-c", "command -v zsh fish"]),
             Need::Debian => succeeds("sh", &["-c", "command -v dpkg-deb dpkg apt-get"]),
+            Need::BareDebian => is_root() && Need::Debian.is_there() && bare_debian().is_some(),
             Need::Rpm => succeeds("sh", &["-c", "command -v rpm rpmbuild"]),
             Need::Chromium => succeeds("chromium", &["--version"]),
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
@@ -133,6 +136,9 @@ impl fmt::Display for Need {
             Need::Ssh => "dropbear, ssh and nsenter (packages dropbear-bin, openssh-client, util-linux)",
             Need::OtherShells => "zsh and fish",
             Need::Debian => "dpkg-deb and apt-get, as Debian has them",
+            Need::BareDebian => {
+                "root, dpkg-deb, and a minimal Debian at $WEFT_TEST_DEBIAN (scripts/debian-root.sh DIR makes it)"
+            },
             Need::Rpm => "rpm and rpmbuild (package rpm)",
             Need::Chromium => "chromium",
             Need::LoopDevices => "root and /dev/loop-control",
@@ -153,6 +159,13 @@ impl fmt::Display for Need {
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })
     }
+}
+
+/// The directory with a minimal Debian that scripts/debian-root.sh has made.
+#[must_use]
+pub fn bare_debian() -> Option<std::path::PathBuf> {
+    let dir = std::env::var_os("WEFT_TEST_DEBIAN").map(std::path::PathBuf::from)?;
+    dir.join("etc/weft-made-of").exists().then_some(dir)
 }
 
 /// The calling test counts as skipped, for this reason. For what is no [`Need`]; the test has to end then.
