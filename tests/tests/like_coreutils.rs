@@ -16,7 +16,7 @@ const MAKE_TREE: &str = "
     mkdir -p d/sub e full/f full/x
     echo f > f; echo g > g; echo x > d/x; echo s > d/sub/s; ln -s x d/l
     echo in > full/f/in; echo d > full/d; ln -s ../f full/l; ln -s ../d full/sub
-    ln -s f lf; ln -s d ld; ln -s nowhere dang; ln f hf
+    mkdir n; echo n > n/l; ln -s f lf; ln -s d ld; ln -s nowhere dang; ln f hf
 ";
 
 /// What commands that change attributes may meet besides.
@@ -274,6 +274,15 @@ const SELF_COPIES: &Deliberate = &[
     ("cp -r @. %", INTO_ITSELF),
 ];
 
+/// A link that has the name of what is copied, in a directory that was given.
+fn to_found_links() -> Vec<Case> {
+    vec![Case::new("cp", &["@n/l", "%full"]), Case::new("cp", &["-r", "@n/.", "%full"])]
+}
+
+const FOUND_LINK: &str =
+    "cp writes to the file behind a link that it finds; weft follows only links that are arguments";
+const FOUND_LINKS: &Deliberate = &[("cp @n/l %full ", FOUND_LINK), ("cp -r @n/. %full ", FOUND_LINK)];
+
 const THROUGH_LINK: &str = "rm empties the directory behind the link, then says that it cannot remove it";
 const REMOVALS: &Deliberate = &[("rm -r @ld/ ", THROUGH_LINK), ("rm -rf @ld/ ", THROUGH_LINK)];
 
@@ -304,22 +313,24 @@ fn in_trees(cases: Vec<Case>, trees: Trees) -> impl Iterator<Item = (Case, Trees
     cases.into_iter().map(move |case| (case, trees))
 }
 
+fn copies() -> Vec<Case> {
+    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
+    [cases.concat(), to_found_links()].concat()
+}
+
 #[test]
 fn cp_within_weft() {
-    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
-    compare(&in_trees(cases.concat(), Trees::One).collect::<Vec<_>>(), SELF_COPIES);
+    compare(&in_trees(copies(), Trees::One).collect::<Vec<_>>(), &[SELF_COPIES, FOUND_LINKS].concat());
 }
 
 #[test]
 fn cp_into_weft() {
-    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
-    compare(&in_trees(cases.concat(), Trees::Into).collect::<Vec<_>>(), &[]);
+    compare(&in_trees(copies(), Trees::Into).collect::<Vec<_>>(), FOUND_LINKS);
 }
 
 #[test]
 fn cp_out_of_weft() {
-    let cases = [pairs("cp", &[]), pairs("cp", &["-r"]), several("cp", &[]), several("cp", &["-r"])];
-    compare(&in_trees(cases.concat(), Trees::OutOf).collect::<Vec<_>>(), &[]);
+    compare(&in_trees(copies(), Trees::OutOf).collect::<Vec<_>>(), FOUND_LINKS);
 }
 
 #[test]

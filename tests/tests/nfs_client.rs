@@ -105,6 +105,29 @@ fn trees_are_copied_both_ways_and_listed() {
     assert!(said(&["stat", &server.url("tree/large")]).contains("size      9000001 bytes"));
 }
 
+/// Links in the target directory: one with the name of a file, and one with the name of a directory.
+#[test]
+fn links_below_the_target_are_not_followed() {
+    if !Need::Ganesha.is_met() {
+        return;
+    }
+    let server = Ganesha::start();
+    let (tree, to) = (server.scratch().join("tree"), server.scratch().join("to"));
+    let outside = server.scratch().join("outside");
+    make_tree(&tree);
+    for dir in [&to, &outside] {
+        fs::create_dir(dir).unwrap();
+    }
+    fs::write(outside.join("large"), "old").unwrap();
+    said(&["cp", "-r", "-q", text(&tree), &server.url("")]);
+    symlink(outside.join("large"), to.join("large")).unwrap();
+    symlink(&outside, to.join("tree")).unwrap();
+    assert!(complaint(&["cp", &server.url("tree/large"), text(&to)]).contains("is a symbolic link"));
+    assert!(complaint(&["cp", "-r", &server.url("tree"), text(&to)]).contains("cannot make the directory"));
+    assert_eq!(fs::read_to_string(outside.join("large")).unwrap(), "old");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+}
+
 #[test]
 fn a_file_gets_the_name_that_is_given() {
     if !Need::Ganesha.is_met() {

@@ -164,7 +164,7 @@ impl WeftPath {
             return Ok(vec![self.clone()]);
         }
         let list = |dir: &Path| -> Vec<std::ffi::OsString> {
-            let Ok(entries) = crate::tree::list(client, dir) else { return Vec::new() };
+            let Ok(entries) = crate::tree::list(client, at(dir)) else { return Vec::new() };
             entries.into_iter().map(|entry| entry.name).collect()
         };
         let exists = |path: &Path| client.stat(at(path), false).is_ok();

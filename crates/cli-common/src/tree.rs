@@ -4,7 +4,7 @@ use crate::connections::at;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use weft_client::Client;
+use weft_client::{At, Client};
 use weft_wire::messages::{Attr, FileKind};
 
 /// A name in a directory.
@@ -17,9 +17,9 @@ pub struct Named {
 }
 
 /// The entries of a directory with their attributes, sorted by name.
-pub fn list(client: &Client, dir: &Path) -> Result<Vec<Named>> {
+pub fn list<'a>(client: &Client, dir: impl Into<At<'a>>) -> Result<Vec<Named>> {
     let mut all = Vec::new();
-    for entry in client.read_dir(at(dir))? {
+    for entry in client.read_dir(dir)? {
         let entry = entry?;
         let name = <OsString as std::os::unix::ffi::OsStringExt>::from_vec(entry.name);
         let attr = match entry.attr {
@@ -41,7 +41,8 @@ pub enum Visit<'a> {
 }
 
 /// Visits `path`, which has these attributes, and everything below it. Directories that cannot be read are
-/// passed to `failed`, and the walk continues.
+/// passed to `failed`, and the walk continues. Directories are listed by their inode numbers, so a swapped link or directory does not
+/// lead the walk elsewhere.
 pub fn walk(
     client: &Client,
     path: &Path,
@@ -62,7 +63,7 @@ pub fn walk(
                 if attr.kind != FileKind::Directory {
                     continue;
                 }
-                let entries = list(client, &path).unwrap_or_else(|error| {
+                let entries = list(client, At::ino(attr.ino).shown_as(&path)).unwrap_or_else(|error| {
                     failed(&path, error);
                     Vec::new()
                 });

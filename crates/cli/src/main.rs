@@ -39,6 +39,7 @@ mod gateway_state;
 mod help;
 mod hosts;
 mod load;
+mod local_dir;
 mod modes;
 mod moments;
 mod mount_words;

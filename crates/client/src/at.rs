@@ -21,22 +21,29 @@ use weft_wire::messages::{self, ROOT_INO};
 pub struct At<'a> {
     dir: u64,
     path: Cow<'a, [u8]>,
+    /// How messages name it.
+    shown: Option<&'a OsStr>,
 }
 
 impl<'a> At<'a> {
     /// A path from the root of the file system; leading slashes are not needed.
     pub fn path(path: &'a (impl AsRef<OsStr> + ?Sized)) -> At<'a> {
-        At { dir: ROOT_INO, path: Cow::Borrowed(path.as_ref().as_bytes()) }
+        At { dir: ROOT_INO, path: Cow::Borrowed(path.as_ref().as_bytes()), shown: None }
     }
 
     /// An inode itself.
     pub fn ino(ino: u64) -> At<'static> {
-        At { dir: ino, path: Cow::Borrowed(b"") }
+        At { dir: ino, path: Cow::Borrowed(b""), shown: None }
     }
 
     /// A name, or a relative path, in the directory `dir`.
     pub fn child(dir: u64, name: &'a [u8]) -> At<'a> {
-        At { dir, path: Cow::Borrowed(name) }
+        At { dir, path: Cow::Borrowed(name), shown: None }
+    }
+
+    /// The same, which errors call by a name that says more than an inode's number.
+    pub fn shown_as(self, name: &'a (impl AsRef<OsStr> + ?Sized)) -> At<'a> {
+        At { shown: Some(name.as_ref()), ..self }
     }
 
     /// The inode's number where it is named by that alone.
@@ -55,6 +62,9 @@ impl<'a> At<'a> {
 
 impl std::fmt::Display for At<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(shown) = self.shown {
+            return write!(f, "{}", shown.display());
+        }
         let path = String::from_utf8_lossy(&self.path);
         match (self.dir, path.is_empty()) {
             (ROOT_INO, _) => write!(f, "/{}", path.trim_start_matches('/')),
@@ -79,7 +89,7 @@ from_paths!(str, OsStr, Path, PathBuf, String, OsString);
 
 impl<'a> From<&'a [u8]> for At<'a> {
     fn from(path: &'a [u8]) -> At<'a> {
-        At { dir: ROOT_INO, path: Cow::Borrowed(path) }
+        At { dir: ROOT_INO, path: Cow::Borrowed(path), shown: None }
     }
 }
 
@@ -95,6 +105,7 @@ mod tests {
         }
         assert_eq!(At::ino(9).to_wire(), messages::At { dir: 9, path: vec![] });
         assert_eq!(At::child(9, b"x").to_string(), "x in inode 9");
+        assert_eq!(At::child(9, b"x").shown_as("/dir/x").to_string(), "/dir/x");
         assert_eq!(At::from("/").to_string(), "/");
     }
 }

@@ -21,6 +21,10 @@ use weft_cli_common::{Reported, size};
 /// directory. Two sources of one name are not copied over each other. If something cannot be copied, the rest
 /// is still copied, the failures are listed and the exit code is 1.
 ///
+/// Unlike cp, it follows only links that are arguments. If the target directory has a link with the name of a source, the copy is
+/// refused; cp would write to the file behind it. So root can copy into trees of users, who may swap directories for links
+/// meanwhile. A directory is not copied into itself, not even in part.
+///
 /// A file that is there is emptied and written anew, and keeps its striping and its other names. A new file gets its
 /// name when it is complete: until then it is `.NAME.weft-…` (`weft sync` removes what a killed copy leaves). A copy
 /// of a large file that was killed goes on where it was, if the source has not changed.
@@ -199,9 +203,12 @@ fn pair_up(from: Vec<End>, to: &End) -> Result<Vec<Pair>> {
             bail!("{} and {} are both local; use cp to copy them", end.path.display(), to.path.display());
         }
         // The contents of `DIR/.` and `DIR/..` go into the target itself.
-        let name = if ends_with_dots(&end.path) { OsStr::new(".") } else { last_component(&end.path) };
+        let is_dots = ends_with_dots(&end.path);
+        let name = if is_dots { OsStr::new(".") } else { last_component(&end.path) };
         let to_path = if into_dir { to.path.join(name) } else { to.path.clone() };
-        pairs.push(Pair { from_side: end.side, from: end.path, to_side: to.side.clone(), to: to_path });
+        let is_in_dir = into_dir && !is_dots && !name.is_empty();
+        let (from_side, from, to_side) = (end.side, end.path.clone(), to.side.clone());
+        pairs.push(Pair { from_side, from, to_side, to: to_path, is_in_dir });
     }
     Ok(pairs)
 }

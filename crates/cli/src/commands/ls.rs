@@ -107,7 +107,7 @@ fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
             rows: vec![(place.display(), place.path.clone(), attr)],
         });
     }
-    let entries = tree::list(client, &place.path)?.into_iter();
+    let entries = tree::list(client, at(&place.path))?.into_iter();
     let shown = entries.filter(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
     let rows = shown
         .map(|entry| (entry.name.to_string_lossy().into_owned(), place.path.join(&entry.name), entry.attr))

@@ -2,11 +2,12 @@
 
 use crate::exit::Failures;
 use anyhow::{Context, Result, bail};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::{WeftPath, ends_with_dots, ends_with_slash, expand_all};
+use weft_cli_common::place::{WeftPath, ends_with_dots, ends_with_slash, expand_all, last_component};
 use weft_cli_common::tree::{self, Visit};
-use weft_client::Client;
+use weft_client::{At, Client};
 use weft_wire::messages::FileKind;
 
 /// Removes files and, with -r, directories and everything in them.
@@ -50,6 +51,12 @@ fn without_slash(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
+/// The name of a path in the last of the directories.
+fn in_last<'a>(dirs: &[u64], path: &'a Path) -> At<'a> {
+    At::child(*dirs.last().expect("the parent is at the bottom"), last_component(path).as_bytes())
+        .shown_as(path)
+}
+
 fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failures) -> Result<()> {
     if place.path.parent().is_none() {
         bail!("{}: the root of a file system cannot be removed", place.display());
@@ -69,11 +76,20 @@ fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failure
     }
     let mut errors = Vec::new();
     let mut unread = Vec::new();
+    // The directories on the way, by their inode numbers: a link that is swapped in does not lead elsewhere.
+    let parent = place.path.parent().unwrap_or(Path::new("/"));
+    let mut dirs = vec![client.stat(at(parent), true).with_context(|| place.display())?.ino];
     let mut visit = |visit: Visit<'_>| {
         let removed = match visit {
-            Visit::Enter(path, attr) if attr.kind != FileKind::Directory => client.unlink(at(path)),
-            Visit::Enter(..) => Ok(()),
-            Visit::Leave(path) => client.rmdir(at(path)),
+            Visit::Enter(_, attr) if attr.kind == FileKind::Directory => {
+                dirs.push(attr.ino);
+                Ok(())
+            }
+            Visit::Enter(path, _) => client.unlink(in_last(&dirs, path)),
+            Visit::Leave(path) => {
+                dirs.pop();
+                client.rmdir(in_last(&dirs, path))
+            }
         };
         match removed {
             Err(error) if error.errno() != libc::ENOENT => errors.push(anyhow::Error::from(error)),

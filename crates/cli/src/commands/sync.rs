@@ -15,14 +15,18 @@ use super::cp::{End, end_of, parse_jobs};
 /// Makes a tree the same as another.
 ///
 /// `weft sync A B` makes B what A is: what A has and B has not, or has otherwise, is copied; with --delete what
-/// only B has is removed. A and B are directories, or files. One of them at least is in Weft. A slash at the
-/// end of a directory's name means nothing. A file goes into a directory that is there, and into a new one if the
-/// target ends with a slash. A directory does not take the place of a file that is given as the target.
+/// only B has is removed. A and B are directories, or files. One of them at least is in Weft. Unlike with rsync, a slash at the
+/// end of a directory's name means nothing: the contents of A go into B. A file goes into a directory that is there, and into a new one if the
+/// target ends with a slash. A directory does not take the place of a file that is given as the target, nor of a dangling link, and a
+/// file that of a directory only with --delete, even if that is empty. Nothing is made for a source that cannot be read.
 ///
 /// A file is taken for the same if it has the same size and modification time, to the nanosecond; with
 /// --checksum, if it has the same contents. The I/O servers are asked whether they still have their parts of it;
 /// where one does not, the contents are compared, and a file that cannot be read is copied again. Modes, times and symbolic links are kept, with --owner also owners
 /// and groups. Devices, sockets and pipes are left out. Sparse files stay sparse.
+///
+/// Links in A and B are never followed, only those in the arguments. So root can sync into and out of trees of users, who may swap
+/// directories for links meanwhile.
 ///
 /// A file is written under a temporary name, and gets its own when it is complete, with its times. So a sync
 /// can be stopped at any time, also by kill -9, and run again: it goes on with what is missing, and with a
@@ -97,7 +101,7 @@ pub fn run(args: Args) -> Result<()> {
         umask: 0,
     };
     let End { side: from_side, path: from } = from;
-    let pair = Pair { from_side, from, to_side: to.side, to: to.path };
+    let pair = Pair { from_side, from, to_side: to.side, to: to.path, is_in_dir: false };
     let bar = progress_bar(args.quiet || args.json || options.verbose);
     let begun = Instant::now();
     let outcome = copy::sync(&pair, &rules, &options, &bar)?;

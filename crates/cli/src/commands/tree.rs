@@ -7,7 +7,7 @@ use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{expand_all, or_default};
 use weft_cli_common::{output, tree};
-use weft_client::Client;
+use weft_client::{At, Client};
 use weft_wire::messages::FileKind;
 
 /// Shows a directory as a tree.
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> Result<()> {
         let attr = client.stat(at(&place.path), true).with_context(|| place.display())?;
         writeln!(out, "{}", place.display())?;
         if attr.kind == FileKind::Directory {
-            branch(&args, &client, &place.path, "", 1, &mut counts, &mut failures, &mut out)?;
+            branch(&args, &client, (attr.ino, &place.path), "", 1, &mut counts, &mut failures, &mut out)?;
         }
     }
     writeln!(out, "\n{} directories, {} files", counts.directories, counts.files)?;
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Result<()> {
 fn branch(
     args: &Args,
     client: &Client,
-    dir: &Path,
+    (ino, dir): (u64, &Path),
     indent: &str,
     level: usize,
     counts: &mut Counts,
@@ -67,7 +67,8 @@ fn branch(
     if level > args.levels {
         return Ok(());
     }
-    let Some(mut entries) = failures.ok(tree::list(client, dir)) else { return Ok(()) };
+    let listed = tree::list(client, At::ino(ino).shown_as(dir));
+    let Some(mut entries) = failures.ok(listed) else { return Ok(()) };
     entries.retain(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
     entries.retain(|entry| !args.directories || entry.attr.kind == FileKind::Directory);
     let last = entries.len().saturating_sub(1);
@@ -84,7 +85,16 @@ fn branch(
         }
         if entry.attr.kind == FileKind::Directory {
             counts.directories += 1;
-            branch(args, client, &path, &format!("{indent}{more}"), level + 1, counts, failures, out)?;
+            branch(
+                args,
+                client,
+                (entry.attr.ino, &path),
+                &format!("{indent}{more}"),
+                level + 1,
+                counts,
+                failures,
+                out,
+            )?;
         } else {
             counts.files += 1;
         }

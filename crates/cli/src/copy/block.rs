@@ -2,12 +2,12 @@
 
 use super::job::{Options, Outcome, Pair};
 use super::side::Side;
+use super::spot::Ends;
 use crate::part::{self, Part};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use weft_cli_common::connections::at;
 use weft_client::{Client, OpenOptions};
@@ -30,8 +30,7 @@ fn extract(client: &Client, pair: &Pair, part: &Part, options: &Options, bar: &P
     part.check_within(&name, attr.size)?;
     let to = || format!("cannot write {}", pair.to.display());
     let mode = attr.mode & 0o777 & !options.umask;
-    let local = File::options().write(true).create(true).truncate(true).mode(mode).open(&pair.to);
-    let mut local = local.with_context(to)?;
+    let mut local = Ends::of(pair)?.to.create_local(mode).with_context(to)?;
     part::read(&file, part, |data| {
         local.write_all(data).with_context(to)?;
         bar.inc(data.len() as u64);

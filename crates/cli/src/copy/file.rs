@@ -1,11 +1,12 @@
 //! One file that is being copied: cut into chunks, which several threads may copy at once.
 
 use super::apart::{Apart, UNIT_BYTES};
-use super::job::{Options, Pair};
-use super::side::{How, Kind, Meta, Side, Source, Target, is_there, is_unreadable};
+use super::job::Options;
+use super::side::{Kind, Meta, Source, Target, is_there, is_unreadable};
+use super::spot::{Ends, Shown, Spot};
+use crate::local_dir::How;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weft_layout::Layout;
@@ -51,7 +52,7 @@ pub(super) enum Goal {
 struct Growing {
     apart: Apart,
     /// Its present name.
-    path: PathBuf,
+    spot: Spot,
     units: u64,
     /// Chunks that are copied, from the first one that is not on.
     chunks: BTreeSet<u64>,
@@ -59,7 +60,7 @@ struct Growing {
 
 /// Both ends of a file that is being copied.
 pub(super) struct OpenFile {
-    pair: Pair,
+    ends: Ends,
     /// Until it gets its name.
     growing: Option<Mutex<Growing>>,
     meta: Meta,
@@ -78,37 +79,37 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(super) fn open(pair: &Pair, meta: Meta, goal: Goal, options: &Options) -> Result<OpenFile> {
-        let Pair { from_side, from, to_side, to } = pair;
-        if from_side.is_same(to_side) && to_side.meta(to, true).is_ok_and(|there| there.id == meta.id) {
+    pub(super) fn open(ends: &Ends, meta: Meta, goal: Goal, options: &Options) -> Result<OpenFile> {
+        let Ends { from, to } = ends;
+        if from.side().is_same(to.side()) && to.meta(true).is_ok_and(|there| there.id == meta.id) {
             bail!("source and target are the same file");
         }
-        let source = from_side.open(from)?;
+        let source = from.open(Some(meta.id))?;
         let mode = meta.mode & 0o777 & !options.umask;
         let at_once = (goal == Goal::New && options.preserve).then_some(options.owner);
         let (target, growing) = match goal {
             Goal::InPlace => {
-                refuse_dangling(to_side, to)?;
-                (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None)
+                refuse_dangling(to)?;
+                (to.create(mode, How::Empty, options.layout.as_ref(), &source)?, None)
             }
-            Goal::New => match to_side.create(to, mode, How::New, options.layout.as_ref(), &source) {
+            Goal::New => match to.create(mode, How::New, options.layout.as_ref(), &source) {
                 Err(error) if is_there(&error) => {
-                    refuse_dangling(to_side, to)?;
-                    (to_side.create(to, mode, How::Empty, options.layout.as_ref(), &source)?, None)
+                    refuse_dangling(to)?;
+                    (to.create(mode, How::Empty, options.layout.as_ref(), &source)?, None)
                 }
                 target => (target?, None),
             },
             Goal::Apart { apart, units, layout } => {
-                let path = to.with_file_name(apart.name(units.unwrap_or(0)));
+                let spot = to.dir().spot(apart.name(units.unwrap_or(0)));
                 let layout = options.layout.clone().or_else(|| layout.as_ref().map(same_layout));
-                let how = if units.is_some() { How::GoOn } else { How::Empty };
-                let target = to_side.create(&path, mode | 0o200, how, layout.as_ref(), &source)?;
+                let how = if units.is_some() { How::GoOn } else { How::Fresh };
+                let target = spot.create(mode | 0o200, how, layout.as_ref(), &source)?;
                 let units = units.unwrap_or(0);
-                (target, Some(Mutex::new(Growing { apart, path, units, chunks: BTreeSet::new() })))
+                (target, Some(Mutex::new(Growing { apart, spot, units, chunks: BTreeSet::new() })))
             }
         };
         let file = OpenFile {
-            pair: pair.clone(),
+            ends: ends.clone(),
             growing,
             meta,
             source,
@@ -146,15 +147,9 @@ impl OpenFile {
             }
             growing.chunks.retain(|chunk| *chunk >= begin + per_unit);
             self.target.sync()?;
-            let path = growing.path.with_file_name(growing.apart.name(growing.units + 1));
-            self.pair.to_side.rename(&growing.path, &path)?;
-            (growing.path, growing.units) = (path, growing.units + 1);
+            let spot = growing.spot.rename(&growing.apart.name(growing.units + 1))?;
+            (growing.spot, growing.units) = (spot, growing.units + 1);
         }
-    }
-
-    /// Where it is now.
-    fn path(&self) -> PathBuf {
-        self.growing.as_ref().map_or_else(|| self.pair.to.clone(), |growing| lock(growing).path.clone())
     }
 
     /// Writes `data` if it is the whole of a new file that is small, with its times. Returns whether it was.
@@ -203,8 +198,8 @@ pub(super) fn chunks(file: OpenFile) -> Vec<Chunk> {
 
 impl Chunk {
     /// The file that it is a part of.
-    pub(super) fn pair(&self) -> &Pair {
-        &self.file.pair
+    pub(super) fn ends(&self) -> &Ends {
+        &self.file.ends
     }
 
     /// Copies the chunk. Reports to `progress` the bytes passed and how many of them were written.
@@ -265,16 +260,16 @@ impl Chunk {
         let file = &self.file;
         file.failed.fetch_or(failed, Ordering::AcqRel);
         let last = file.chunks_left.fetch_sub(1, Ordering::AcqRel) == 1;
-        match (last, file.failed.load(Ordering::Acquire)) {
-            (false, _) => None,
-            (true, false) => Some(self.complete(options)),
+        match (last, file.failed.load(Ordering::Acquire), &file.growing) {
+            (false, ..) => None,
+            (true, false, _) => Some(self.complete(options)),
             // What is apart stays for the next copy, as far as its name says.
-            (true, true) if file.growing.is_some() => {
+            (true, true, Some(growing)) => {
                 let is_worth_it = file.begun_bytes() > 0;
-                let removed = if is_worth_it { Ok(()) } else { file.pair.to_side.remove(&file.path()) };
+                let removed = if is_worth_it { Ok(()) } else { lock(growing).spot.remove() };
                 removed.context("the incomplete copy could not be removed").err().map(Err)
             }
-            (true, true) => {
+            (true, true, None) => {
                 let cut = file.target.set_len(file.whole_end.load(Ordering::Acquire).min(file.meta.size));
                 cut.context("the copy is incomplete, and could not be truncated").err().map(Err)
             }
@@ -286,9 +281,8 @@ impl Chunk {
         if file.written_end.load(Ordering::Relaxed) < file.meta.size {
             file.target.set_len(file.meta.size)?;
         }
-        let path = file.path();
         if options.preserve && !file.has_meta.load(Ordering::Acquire) {
-            file.target.set_meta(&path, &file.meta, options.owner)?;
+            file.target.set_meta(&file.meta, true, options.owner)?;
         } else {
             file.target.flush()?;
         }
@@ -296,20 +290,20 @@ impl Chunk {
         let is_read_only = file.meta.mode & 0o200 & !options.umask == 0;
         if !options.preserve && file.growing.is_some() && is_read_only {
             let mode = file.meta.mode & 0o777 & !options.umask;
-            file.pair.to_side.set_meta(&path, &file.meta.with_mode(mode), false, false)?;
+            file.target.set_meta(&file.meta.with_mode(mode), false, false)?;
         }
-        if file.growing.is_some() {
-            file.pair.to_side.rename(&path, &file.pair.to)?;
+        if let Some(growing) = &file.growing {
+            let name = file.ends.to.file_name().context("this is no name of a file")?;
+            lock(growing).spot.rename(name)?;
         }
         Ok(())
     }
 }
 
 /// Refuses to make a file where a symbolic link points that leads nowhere.
-fn refuse_dangling(side: &Side, path: &Path) -> Result<()> {
-    if side.meta(path, false).is_ok_and(|there| there.kind == Kind::Symlink) && side.meta(path, true).is_err()
-    {
-        bail!("{} is a symbolic link that leads nowhere", side.display(path));
+fn refuse_dangling(to: &Spot) -> Result<()> {
+    if to.meta(false).is_ok_and(|there| there.kind == Kind::Symlink) && to.meta(true).is_err() {
+        bail!("{} is a symbolic link that leads nowhere", to.shown());
     }
     Ok(())
 }
@@ -323,11 +317,17 @@ fn same_layout(layout: &Layout) -> LayoutWish {
     }
 }
 
-/// Whether two files of the same size have the same bytes. A target that cannot be read has not. `progress` gets the number of bytes compared.
-pub(super) fn are_same(pair: &Pair, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<bool> {
-    let from = pair.from_side.open(&pair.from)?;
-    let to = match pair.to_side.open(&pair.to) {
-        Err(error) if is_unreadable(&error) => return Ok(false),
+/// Compares a file with one of the same size, which is returned by its identity if it has the same bytes. A target that cannot be read
+/// has not. `progress` gets the number of bytes compared.
+pub(super) fn are_same(
+    ends: &Ends,
+    meta: &Meta,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Option<(u64, u64)>> {
+    let bytes = meta.size;
+    let from = ends.from.open(Some(meta.id))?;
+    let to = match ends.to.open(None) {
+        Err(error) if is_unreadable(&error) => return Ok(None),
         to => to?,
     };
     let (mut one, mut other) =
@@ -336,17 +336,17 @@ pub(super) fn are_same(pair: &Pair, bytes: u64, progress: &mut dyn FnMut(u64)) -
     while offset < bytes {
         let got = from.read_at(&mut one, offset)?;
         let there = match to.read_at(&mut other, offset) {
-            Err(error) if is_unreadable(&error) => return Ok(false),
+            Err(error) if is_unreadable(&error) => return Ok(None),
             there => there?,
         };
         let both = got.min(there);
         if both == 0 || one[..both] != other[..both] {
-            return Ok(false);
+            return Ok(None);
         }
         offset += both as u64;
         progress(both as u64);
     }
-    Ok(true)
+    Ok(Some(to.id()?))
 }
 
 /// The parts of `data`, which begins at `offset` of its file, between aligned blocks of zeros.

@@ -38,7 +38,7 @@ pub enum Existing {
     Keep,
 }
 
-/// A thing to copy: from a path on one side to a path on the other.
+/// A thing to copy: from a path on one side to a path on the other, as the arguments say.
 #[derive(Clone)]
 pub struct Pair {
     /// The source's side.
@@ -49,6 +49,8 @@ pub struct Pair {
     pub to_side: Side,
     /// The target's full name.
     pub to: PathBuf,
+    /// Its last name was not given as an argument: it is the source's, in a directory that was.
+    pub is_in_dir: bool,
 }
 
 /// What was done.

@@ -20,12 +20,14 @@ mod file;
 mod job;
 mod queue;
 mod side;
+mod spot;
 mod stream;
 mod sync;
 
 pub use block::copy_part;
 pub use job::{Existing, Options, Outcome, Pair};
 pub use side::{Kind, Side};
+pub use spot::Spot;
 pub use stream::{from_stdin, to_stdout};
 pub use sync::{Pattern, Rules};
 
@@ -35,6 +37,7 @@ use file::{Goal, OpenFile};
 use indicatif::ProgressBar;
 use queue::{Queue, Task};
 use side::Meta;
+use spot::{Dir, Ends, Shown};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -57,8 +60,7 @@ struct Copy<'a> {
 
 /// A directory whose mode and times are set at the end.
 struct FinishDir {
-    side: Side,
-    path: PathBuf,
+    dir: Dir,
     meta: Meta,
 }
 
@@ -67,8 +69,9 @@ pub fn copy(pairs: Vec<Pair>, options: &Options, bar: &ProgressBar) -> Outcome {
     let walk = |copy: &Copy<'_>, queue: &Queue, directories: &mut Vec<FinishDir>| {
         let mut made = HashMap::new();
         for pair in pairs {
-            if copy.note(&pair.from_side, &pair.from, once(&pair, &mut made)).is_some() {
-                copy.walk(pair, queue, directories);
+            let ends = once(&pair, &mut made).and_then(|()| Ends::of(&pair));
+            if let Some(ends) = copy.note(&pair, ends) {
+                copy.walk(&pair, ends, queue, directories);
             }
         }
     };
@@ -86,7 +89,7 @@ pub fn sync(pair: &Pair, rules: &Rules, options: &Options, bar: &ProgressBar) ->
         extra.set(copy.walk_both(pair, rules, queue, directories));
     };
     let copied = |copy: &Copy<'_>| match copy.has_failed() {
-        false => copy.remove_extra(&pair.to_side, extra.take()),
+        false => copy.remove_extra(extra.take()),
         true if extra.take().is_empty() => {}
         true => {
             bar.suspend(|| eprintln!("weft: nothing is removed, since not everything was read and copied"))
@@ -169,8 +172,7 @@ impl<'a> Copy<'a> {
         copied(&copy);
         let (preserve, owner) = (copy.options.preserve, copy.options.owner);
         for directory in directories.into_iter().rev() {
-            let set = directory.side.set_meta(&directory.path, &directory.meta, preserve, owner);
-            copy.note(&directory.side, &directory.path, set);
+            copy.note(&directory.dir, directory.dir.set_meta(&directory.meta, preserve, owner));
         }
         Outcome {
             files: copy.files.into_inner(),
@@ -183,12 +185,12 @@ impl<'a> Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn note<T>(&self, side: &Side, path: &Path, result: Result<T>) -> Option<T> {
+    fn note<T>(&self, what: &impl Shown, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
                 let text = weft_cli_common::output::error_text(&error);
-                let place = weft_cli_common::output::visible_lines(&side.display(path));
+                let place = weft_cli_common::output::visible_lines(&what.shown());
                 let text = format!("{place}: {text}");
                 self.bar.suspend(|| eprintln!("weft: {text}"));
                 self.failed.lock().expect("no thread panics while it notes a failure").push(text);
@@ -202,107 +204,98 @@ impl Copy<'_> {
     }
 
     /// Says what is done.
-    fn told(&self, what: &str, side: &Side, path: &Path) {
+    fn told(&self, what: &str, to: &impl Shown) {
         if self.options.verbose {
-            let text = weft_cli_common::output::visible_lines(&format!("{what} {}", side.display(path)));
+            let text = weft_cli_common::output::visible_lines(&format!("{what} {}", to.shown()));
             self.bar.suspend(|| println!("{text}"));
         }
     }
 
     /// Says what is left out.
-    fn skip(&self, what: &str, side: &Side, path: &Path) {
-        let text = weft_cli_common::output::visible_lines(&format!(
-            "{} is {what}, and left out",
-            side.display(path)
-        ));
+    fn skip(&self, what: &str, from: &impl Shown) {
+        let text = format!("{} is {what}, and left out", from.shown());
+        let text = weft_cli_common::output::visible_lines(&text);
         self.bar.suspend(|| eprintln!("weft: {text}"));
     }
 
-    fn walk(&self, pair: Pair, queue: &Queue, directories: &mut Vec<FinishDir>) {
-        let Some(meta) =
-            self.note(&pair.from_side, &pair.from, pair.from_side.meta(&pair.from, !self.options.recursive))
-        else {
-            return;
-        };
-        if self.note(&pair.from_side, &pair.from, may_begin(&pair, &meta)).is_none() {
-            return;
-        }
-        let mut found = vec![(pair.from.clone(), pair.to.clone(), meta)];
-        while let Some((from, to, meta)) = found.pop() {
-            let result = self.walk_one(&pair, &from, &to, meta, queue, directories);
-            if let Some(Some(entries)) = self.note(&pair.from_side, &from, result) {
-                let inside =
-                    entries.into_iter().rev().map(|(name, meta)| (from.join(&name), to.join(&name), meta));
-                found.extend(inside);
-            }
+    fn walk(&self, pair: &Pair, ends: Ends, queue: &Queue, directories: &mut Vec<FinishDir>) {
+        let found = ends.from.meta(!self.options.recursive);
+        let found = found.and_then(|meta| may_begin(pair, &meta).map(|()| meta));
+        let Some(meta) = self.note(&ends.from, found) else { return };
+        let mut found = vec![(ends, meta)];
+        while let Some((ends, meta)) = found.pop() {
+            let inside = self.walk_one(&ends, meta, queue, directories);
+            found.extend(self.note(&ends.from, inside).into_iter().flatten().rev());
         }
     }
 
     /// Copies directories and links at once and queues files. Returns the entries of a directory.
     fn walk_one(
         &self,
-        pair: &Pair,
-        from: &Path,
-        to: &Path,
+        ends: &Ends,
         meta: Meta,
         queue: &Queue,
         directories: &mut Vec<FinishDir>,
-    ) -> Result<Option<Vec<(std::ffi::OsString, Meta)>>> {
+    ) -> Result<Vec<(Ends, Meta)>> {
         match meta.kind {
             Kind::Directory if !self.options.recursive => {
                 bail!("is a directory; use -r to copy it with everything in it")
             }
-            Kind::Directory => {
-                let wanted = meta.mode & 0o7777 & !self.options.umask;
-                let fresh = pair.to_side.make_dir(to, wanted | 0o700)?;
-                if self.options.preserve || (fresh && wanted | 0o700 != wanted) {
-                    let mode = if self.options.preserve { meta.mode } else { wanted };
-                    let meta = meta.with_mode(mode);
-                    directories.push(FinishDir { side: pair.to_side.clone(), path: to.to_owned(), meta });
-                }
-                Ok(Some(pair.from_side.list(from)?))
-            }
-            Kind::Symlink => {
-                let target = pair.from_side.read_link(from)?;
-                if pair.from_side.is_same(&pair.to_side)
-                    && [false, true].into_iter().filter_map(|follow| pair.to_side.meta(to, follow).ok()).any(
-                        |there| {
-                            there.id == meta.id
-                                || pair.from_side.meta(from, true).is_ok_and(|end| end.id == there.id)
-                        },
-                    )
-                {
-                    bail!("source and target are the same file");
-                }
-                pair.to_side.make_symlink(&target, to)?;
-                if self.options.preserve {
-                    pair.to_side.set_meta(to, &meta, true, self.options.owner)?;
-                }
-                self.files.fetch_add(1, Ordering::Relaxed);
-                Ok(None)
-            }
+            Kind::Directory => return self.walk_directory(ends, &meta, directories),
+            Kind::Symlink => self.copy_link(ends, &meta)?,
             Kind::File => {
-                let file = Pair { from: from.to_owned(), to: to.to_owned(), ..pair.clone() };
-                let Some(goal) = self.goal_of_copy(&file, &meta)? else {
+                let Some(goal) = self.goal_of_copy(&ends.to, &meta)? else {
                     self.same.fetch_add(1, Ordering::Relaxed);
-                    return Ok(None);
+                    return Ok(Vec::new());
                 };
                 self.bar.inc_length(meta.size);
-                queue.push_file(Task::File(file, meta, goal));
-                Ok(None)
+                queue.push_file(Task::File(ends.clone(), meta, goal));
             }
             Kind::Other => bail!("is a device, socket or pipe; these are not copied"),
         }
+        Ok(Vec::new())
+    }
+
+    fn walk_directory(
+        &self,
+        ends: &Ends,
+        meta: &Meta,
+        directories: &mut Vec<FinishDir>,
+    ) -> Result<Vec<(Ends, Meta)>> {
+        let wanted = meta.mode & 0o7777 & !self.options.umask;
+        let (fresh, to) = ends.to.make_dir(wanted | 0o700)?;
+        if self.options.preserve || (fresh && wanted | 0o700 != wanted) {
+            let mode = if self.options.preserve { meta.mode } else { wanted };
+            directories.push(FinishDir { dir: to.clone(), meta: meta.with_mode(mode) });
+        }
+        let from = ends.from.open_dir(meta)?;
+        let inside = from.list()?.into_iter();
+        Ok(inside.map(|(name, meta)| (Ends { from: from.spot(&name), to: to.spot(name) }, meta)).collect())
+    }
+
+    fn copy_link(&self, ends: &Ends, meta: &Meta) -> Result<()> {
+        let Ends { from, to } = ends;
+        let target = from.read_link()?;
+        let is_same =
+            |there: Meta| there.id == meta.id || from.meta(true).is_ok_and(|end| end.id == there.id);
+        if from.side().is_same(to.side())
+            && [false, true].into_iter().filter_map(|follow| to.meta(follow).ok()).any(is_same)
+        {
+            bail!("source and target are the same file");
+        }
+        to.make_symlink(&target, self.options.preserve.then_some((meta, self.options.owner)))?;
+        self.files.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Where a file is written: one that is there keeps its inode, a new one gets its name when it is complete. `None`: one that is
     /// there stays.
-    fn goal_of_copy(&self, file: &Pair, meta: &Meta) -> Result<Option<Goal>> {
+    fn goal_of_copy(&self, to: &Spot, meta: &Meta) -> Result<Option<Goal>> {
         let existing = self.options.existing;
-        if existing == Existing::Overwrite && file.to_side.makes_at_once(meta.size) {
+        if existing == Existing::Overwrite && to.makes_at_once(meta.size) {
             return Ok(Some(Goal::New));
         }
-        if let Ok(there) = file.to_side.meta(&file.to, false) {
+        if let Ok(there) = to.meta(false) {
             let newer = || {
                 (meta.mtime().seconds, meta.mtime().nanoseconds)
                     > (there.mtime().seconds, there.mtime().nanoseconds)
@@ -313,29 +306,31 @@ impl Copy<'_> {
                 _ => Some(Goal::InPlace),
             });
         }
-        let Some(name) = file.to.file_name().filter(|_| !file.to_side.makes_at_once(meta.size)) else {
+        let Some(name) = to.file_name().filter(|_| !to.makes_at_once(meta.size)) else {
             return Ok(Some(Goal::New));
         };
         let apart = Apart::of(name, meta);
         let units = match meta.size > UNIT_BYTES {
-            true => file.to_side.list_parent(&file.to).iter().filter_map(|name| apart.units_of(name)).max(),
+            true => {
+                let listed = to.dir().list().unwrap_or_default();
+                listed.iter().filter_map(|(name, _)| apart.units_of(name)).max()
+            }
             false => None,
         };
         Ok(Some(Goal::Apart { apart, units, layout: None }))
     }
 
     /// Copies a file if it differs from the one that is there.
-    fn compare(&self, pair: Pair, meta: Meta, goal: Goal) -> Option<(Pair, Meta, Goal)> {
-        let same = file::are_same(&pair, meta.size, &mut |_| {});
-        if !self.note(&pair.from_side, &pair.from, same)? {
-            self.told("copy", &pair.to_side, &pair.to);
-            return Some((pair, meta, goal));
-        }
+    fn compare(&self, ends: Ends, meta: Meta, goal: Goal) -> Option<(Ends, Meta, Goal)> {
+        let same = file::are_same(&ends, &meta, &mut |_| {});
+        let Some(there) = self.note(&ends.from, same)? else {
+            self.told("copy", &ends.to);
+            return Some((ends, meta, goal));
+        };
         self.bar.inc(meta.size);
         self.same.fetch_add(1, Ordering::Relaxed);
-        let set = || pair.to_side.set_meta(&pair.to, &meta, true, self.options.owner);
         if !self.options.dry_run {
-            self.note(&pair.to_side, &pair.to, set());
+            self.note(&ends.to, ends.to.set_meta(there, &meta, self.options.owner));
         }
         None
     }
@@ -344,19 +339,19 @@ impl Copy<'_> {
         let mut buffer = file::buffer();
         while let Some(task) = queue.take() {
             match task {
-                Task::Compare(pair, meta, goal) => {
-                    let differs = self.compare(pair, meta, goal);
-                    if let Some((pair, meta, goal)) = differs {
+                Task::Compare(ends, meta, goal) => {
+                    let differs = self.compare(ends, meta, goal);
+                    if let Some((ends, meta, goal)) = differs {
                         match self.options.dry_run {
                             true => drop(self.files.fetch_add(1, Ordering::Relaxed)),
-                            false => queue.push_again(Task::File(pair, meta, goal)),
+                            false => queue.push_again(Task::File(ends, meta, goal)),
                         }
                     }
                 }
-                Task::File(pair, meta, goal) => {
-                    let open = OpenFile::open(&pair, meta, goal, self.options)
-                        .with_context(|| format!("to {}", pair.to_side.display(&pair.to)));
-                    if let Some(open) = self.note(&pair.from_side, &pair.from, open) {
+                Task::File(ends, meta, goal) => {
+                    let open = OpenFile::open(&ends, meta, goal, self.options)
+                        .with_context(|| format!("to {}", ends.to.shown()));
+                    if let Some(open) = self.note(&ends.from, open) {
                         queue.push_chunks(file::chunks(open));
                     }
                 }
@@ -365,10 +360,10 @@ impl Copy<'_> {
                         self.bar.inc(bytes);
                         self.bytes.fetch_add(written, Ordering::Relaxed);
                     });
-                    let (failed, pair) = (done.is_err(), chunk.pair());
-                    self.note(&pair.from_side, &pair.from, done);
+                    let (failed, from) = (done.is_err(), &chunk.ends().from);
+                    self.note(from, done);
                     if let Some(finished) = chunk.finish(failed, self.options)
-                        && self.note(&pair.from_side, &pair.from, finished).is_some()
+                        && self.note(from, finished).is_some()
                     {
                         self.files.fetch_add(1, Ordering::Relaxed);
                     }

@@ -1,8 +1,8 @@
 //! The queue of work for the copying threads.
 
 use super::file::{Chunk, Goal};
-use super::job::Pair;
 use super::side::Meta;
+use super::spot::Ends;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -12,9 +12,9 @@ const FILES_AHEAD_MAX: usize = 4096;
 /// A piece of work.
 pub(super) enum Task {
     /// A file that was found, with the attributes of the source, and where it is written.
-    File(Pair, Meta, Goal),
+    File(Ends, Meta, Goal),
     /// A file that is copied if it differs from the one that is there, which has the same size.
-    Compare(Pair, Meta, Goal),
+    Compare(Ends, Meta, Goal),
     /// A part of a file that is open.
     Chunk(Chunk),
 }

@@ -1,27 +1,23 @@
 //! One interface to the two sides of a copy: a local file system and a Weft file system.
 
-use anyhow::{Context, Result, bail};
-use std::ffi::{CString, OsString};
+use crate::local_dir::{Set, id_of, set_open, stat_open, stat_typed};
+use anyhow::{Result, bail};
+use rustix::fs::{FileType, Stat, Timespec};
 use std::fs::File;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use weft_cli_common::connections::at;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::tree;
-use weft_client::{Client, OpenOptions, SetAttr, SetTime};
+use weft_client::{Client, SetAttr, SetTime};
 use weft_layout::Layout;
-use weft_wire::limits::SMALL_FILE_BYTES_MAX;
 use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
-
-/// Up to this size a file in Weft is written with one message, see `small_file_bytes` in the cluster file.
-const AT_ONCE_BYTES_MAX: u64 = 16 << 10;
 
 /// What chmod(2) sets.
 const MODE_BITS: u32 = 0o7777;
+/// Programs with the rights of their owner or group.
+const SET_ID: u32 = 0o6000;
 
 /// Where one end of a copy is.
 #[derive(Clone)]
@@ -83,12 +79,22 @@ impl Meta {
             && (!owner || (self.uid, self.gid) == (other.uid, other.gid))
     }
 
+    /// Whether it is a program with the rights of its owner or group, and `other` has another one.
+    pub(super) fn has_rights_of_another_than(&self, other: &Meta) -> bool {
+        self.mode & SET_ID != 0 && (self.uid, self.gid) != (other.uid, other.gid)
+    }
+
     /// Attributes for tests.
     #[cfg(test)]
     pub(super) fn sample(kind: Kind, size: u64, mtime_s: i64) -> Meta {
         let time = |seconds| Time { seconds, nanoseconds: 5 };
         let (atime, mtime) = (time(0), time(mtime_s));
         Meta { kind, mode: 0o644, size, id: (0, 0), uid: 0, gid: 0, atime, mtime, layout: None, attr: None }
+    }
+
+    #[cfg(test)]
+    pub(super) fn owned_by(&self, uid: u32) -> Meta {
+        Meta { uid, ..self.clone() }
     }
 
     /// The same attributes with other permission bits.
@@ -120,24 +126,23 @@ impl From<&Attr> for Meta {
     }
 }
 
-impl From<&std::fs::Metadata> for Meta {
-    fn from(meta: &std::fs::Metadata) -> Meta {
-        let file_type = meta.file_type();
-        let kind = match () {
-            () if file_type.is_file() => Kind::File,
-            () if file_type.is_dir() => Kind::Directory,
-            () if file_type.is_symlink() => Kind::Symlink,
-            () => Kind::Other,
+impl From<&Stat> for Meta {
+    fn from(stat: &Stat) -> Meta {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Symlink,
+            _ => Kind::Other,
         };
         Meta {
             kind,
-            mode: meta.mode() & 0o7777,
-            size: meta.size(),
-            id: (meta.dev(), meta.ino()),
-            uid: meta.uid(),
-            gid: meta.gid(),
-            atime: Time { seconds: meta.atime(), nanoseconds: meta.atime_nsec() as u32 },
-            mtime: Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 },
+            mode: stat.st_mode & MODE_BITS,
+            size: stat.st_size as u64,
+            id: id_of(stat),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            atime: Time { seconds: stat.st_atime, nanoseconds: stat.st_atime_nsec as u32 },
+            mtime: Time { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec as u32 },
             layout: None,
             attr: None,
         }
@@ -164,47 +169,21 @@ impl Side {
         }
     }
 
-    /// Attributes.
+    /// Attributes of what an argument leads to.
     pub fn meta(&self, path: &Path, follow: bool) -> Result<Meta> {
         Ok(match self {
-            Side::Local if follow => Meta::from(&std::fs::metadata(path)?),
-            Side::Local => Meta::from(&std::fs::symlink_metadata(path)?),
+            Side::Local => Meta::from(&stat_typed(path, follow)?),
             Side::Weft { client, .. } => Meta::from(&client.stat(at(path), follow)?),
         })
     }
 
-    /// The entries of a directory.
-    pub fn list(&self, dir: &Path) -> Result<Vec<(OsString, Meta)>> {
-        if let Side::Weft { client, .. } = self {
-            let entries = tree::list(client, dir)?.into_iter();
-            return Ok(entries.map(|entry| (entry.name, Meta::from(&entry.attr))).collect());
-        }
-        let mut all = Vec::new();
-        for entry in std::fs::read_dir(dir)? {
-            let entry = entry?;
-            match entry.metadata() {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                meta => all.push((entry.file_name(), Meta::from(&meta?))),
-            }
-        }
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(all)
-    }
-
-    /// Names in the directory of a file; none if it cannot be listed.
-    pub(super) fn list_parent(&self, path: &Path) -> Vec<OsString> {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let listed = self.list(parent.unwrap_or(Path::new(".")));
-        listed.unwrap_or_default().into_iter().map(|(name, _)| name).collect()
-    }
-
     /// Which of some files in a directory cannot be vouched for by all the servers that have data of them. `all` are their
     /// attributes, asked about at once; one by one only where that fails.
-    pub(super) fn doubtful(&self, all: &[(PathBuf, Meta)]) -> Vec<bool> {
+    pub(super) fn doubtful(&self, all: &[&Meta]) -> Vec<bool> {
         let Side::Weft { client, .. } = self else { return vec![false; all.len()] };
         // Small files are at the metadata server.
-        let striped: Vec<usize> = (0..all.len()).filter(|at| all[*at].1.attr.is_some()).collect();
-        let attrs: Vec<Attr> = striped.iter().filter_map(|at| all[*at].1.attr.clone()).collect();
+        let striped: Vec<usize> = (0..all.len()).filter(|at| all[*at].attr.is_some()).collect();
+        let attrs: Vec<Attr> = striped.iter().filter_map(|at| all[*at].attr.clone()).collect();
         let found: Vec<bool> = match client.allocated_bytes_known(&attrs) {
             Ok(known) => known.iter().zip(&attrs).map(|(known, attr)| misses_data(*known, attr)).collect(),
             Err(_) => {
@@ -220,137 +199,6 @@ impl Side {
         striped.into_iter().zip(found).for_each(|(at, is_doubtful)| doubtful[at] = is_doubtful);
         doubtful
     }
-
-    /// Where a symbolic link points.
-    pub fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        Ok(match self {
-            Side::Local => std::fs::read_link(path)?,
-            Side::Weft { client, .. } => PathBuf::from(OsString::from_vec(client.readlink(at(path))?)),
-        })
-    }
-
-    /// Makes a symbolic link. Replaces anything but a directory.
-    pub fn make_symlink(&self, target: &Path, path: &Path) -> Result<()> {
-        if self.meta(path, false).is_ok_and(|there| there.kind != Kind::Directory) {
-            self.remove(path)?;
-        }
-        match self {
-            Side::Local => std::os::unix::fs::symlink(target, path)?,
-            Side::Weft { client, .. } => {
-                client.symlink(at(path), target.as_os_str().as_bytes())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes anything but a directory.
-    pub(super) fn remove(&self, path: &Path) -> Result<()> {
-        match self {
-            Side::Local => std::fs::remove_file(path)?,
-            Side::Weft { client, .. } => client.unlink(at(path))?,
-        }
-        Ok(())
-    }
-
-    /// Removes an empty directory.
-    pub(super) fn remove_dir(&self, path: &Path) -> Result<()> {
-        match self {
-            Side::Local => std::fs::remove_dir(path)?,
-            Side::Weft { client, .. } => client.rmdir(at(path))?,
-        }
-        Ok(())
-    }
-
-    /// Gives a file another name in the same directory, in place of what has that name.
-    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        match self {
-            Side::Local => std::fs::rename(from, to)?,
-            Side::Weft { client, .. } => client.rename(at(from), at(to), 0)?,
-        }
-        Ok(())
-    }
-
-    /// Whether a new file of this size is there with one message: nobody finds a part of it under its name.
-    pub(super) fn makes_at_once(&self, bytes: u64) -> bool {
-        matches!(self, Side::Weft { .. }) && bytes <= AT_ONCE_BYTES_MAX
-    }
-
-    /// Makes a directory. Returns false if it existed.
-    pub fn make_dir(&self, path: &Path, mode: u32) -> Result<bool> {
-        let made = match self {
-            Side::Local => std::fs::DirBuilder::new().mode(mode).create(path).map_err(anyhow::Error::from),
-            Side::Weft { client, .. } => client.mkdir(at(path), mode).map(drop).map_err(anyhow::Error::from),
-        };
-        match made {
-            Ok(()) => Ok(true),
-            Err(_) if self.meta(path, false).is_ok_and(|there| there.kind == Kind::Directory) => Ok(false),
-            Err(error) => Err(error.context(format!("cannot make the directory {}", self.display(path)))),
-        }
-    }
-
-    /// Opens a file for reading.
-    pub(super) fn open(&self, path: &Path) -> Result<Source> {
-        Ok(match self {
-            Side::Local => Source::Local(File::open(path)?),
-            Side::Weft { client, .. } => {
-                let file = client.open(at(path), &OpenOptions::new().read(true))?;
-                Source::Weft { client: client.clone(), file }
-            }
-        })
-    }
-
-    /// Opens a file for writing, as `how` says. Without a requested layout, a new file that is not small begins
-    /// on the same server as `source` if that is in the same cluster. If the other parameters are the defaults too,
-    /// servers can copy by themselves.
-    pub(super) fn create(
-        &self,
-        path: &Path,
-        mode: u32,
-        how: How,
-        layout: Option<&LayoutWish>,
-        source: &Source,
-    ) -> Result<Target> {
-        let (truncate, exclusive) = (how == How::Empty, how == How::New);
-        Ok(match self {
-            Side::Local => {
-                let mut options = File::options();
-                options.write(true).create(true).truncate(truncate).create_new(exclusive).mode(mode);
-                Target::Local(options.open(path)?)
-            }
-            Side::Weft { client, .. } => {
-                let is_large = source.bytes() > u64::from(SMALL_FILE_BYTES_MAX);
-                let options = OpenOptions::new().write(true).create(true).truncate(truncate).mode(mode);
-                let options = options.striped(is_large);
-                let options = if exclusive { options.create_new(true) } else { options };
-                let beginning = || source.beginning_in(client).filter(|_| is_large);
-                let layout = layout.cloned().or_else(beginning);
-                let options = layout.into_iter().fold(options, OpenOptions::layout);
-                Target::Weft { client: client.clone(), file: client.open(at(path), &options)? }
-            }
-        })
-    }
-
-    /// Sets the mode and, with `times`, the times, and with `owner` the owner where permitted. Links have no mode
-    /// of their own.
-    pub fn set_meta(&self, path: &Path, meta: &Meta, times: bool, owner: bool) -> Result<()> {
-        match self {
-            Side::Local => set_local_meta(path, meta, times, owner),
-            Side::Weft { client, .. } => {
-                set_weft_meta(meta, times, owner, |set| client.setattr(at(path), false, set).map(drop))
-            }
-        }
-    }
-}
-
-/// How a file is opened for writing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
-    /// It is emptied, or made.
-    Empty,
-    /// It is made, and must not be there.
-    New,
-    /// It keeps what it has, or is made.
-    GoOn,
 }
 
 /// Whether the servers of a file have less than its size, or cannot all tell. A file with holes has less as well.
@@ -358,22 +206,24 @@ fn misses_data(allocated_bytes: Option<u64>, attr: &Attr) -> bool {
     allocated_bytes.is_none_or(|bytes| bytes < attr.size)
 }
 
+/// The errno of a failure on either side.
+pub(super) fn errno_of(error: &anyhow::Error) -> Option<i32> {
+    let local = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    local.or_else(|| error.downcast_ref::<weft_client::Error>().map(weft_client::Error::errno))
+}
+
 /// Whether a file could not be read because its data is damaged or lost.
 pub(super) fn is_unreadable(error: &anyhow::Error) -> bool {
-    let local = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    let errno = local.or_else(|| error.downcast_ref::<weft_client::Error>().map(weft_client::Error::errno));
-    errno == Some(libc::EIO)
+    errno_of(error) == Some(libc::EIO)
 }
 
 /// Whether nothing could be made because something is there.
 pub(super) fn is_there(error: &anyhow::Error) -> bool {
-    let local = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    let errno = local.or_else(|| error.downcast_ref::<weft_client::Error>().map(weft_client::Error::errno));
-    errno == Some(libc::EEXIST)
+    errno_of(error) == Some(libc::EEXIST)
 }
 
 /// Sets what `meta` says by `set`: with one message, or with a second one without the owner where that is not permitted.
-fn set_weft_meta(
+pub(super) fn set_weft_meta(
     meta: &Meta,
     all: bool,
     owner: bool,
@@ -396,30 +246,14 @@ fn set_weft_meta(
     Ok(set(&without_owner)?)
 }
 
-fn set_local_meta(path: &Path, meta: &Meta, all: bool, owner: bool) -> Result<()> {
-    if owner {
-        match std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)) {
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
-            set => set.with_context(|| format!("cannot set the owner of {}", path.display()))?,
-        }
+/// The same for a local file.
+pub(super) fn local_set(meta: &Meta, times: bool, owner: bool) -> Set {
+    let spec = |time: &Time| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    Set {
+        owner: owner.then_some((meta.uid, meta.gid)),
+        mode: (meta.kind != Kind::Symlink).then_some(meta.mode),
+        times: times.then(|| [spec(&meta.atime), spec(&meta.mtime)]),
     }
-    if meta.kind != Kind::Symlink {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(meta.mode))?;
-    }
-    if all {
-        set_local_times(path, meta).with_context(|| format!("cannot set the times of {}", path.display()))?;
-    }
-    Ok(())
-}
-
-fn set_local_times(path: &Path, meta: &Meta) -> Result<()> {
-    let spec = |time: &Time| libc::timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    let times = [spec(&meta.atime), spec(&meta.mtime)];
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path is a C string, and there are two times.
-    let result =
-        unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
 /// A file that is read.
@@ -430,7 +264,7 @@ pub(super) enum Source {
 
 impl Source {
     /// The layout that begins on the same server, if the source is in `cluster`.
-    fn beginning_in(&self, cluster: &Client) -> Option<LayoutWish> {
+    pub(super) fn beginning_in(&self, cluster: &Client) -> Option<LayoutWish> {
         match self {
             Source::Weft { client, file } if client.map().cluster_id == cluster.map().cluster_id => {
                 let first_server_plus_1 = file.layout().first_server() + 1;
@@ -440,8 +274,16 @@ impl Source {
         }
     }
 
+    /// Device and inode.
+    pub(super) fn id(&self) -> Result<(u64, u64)> {
+        Ok(match self {
+            Source::Local(file) => id_of(&stat_open(file)?),
+            Source::Weft { file, .. } => (0, file.ino()),
+        })
+    }
+
     /// Its size, as far as that is known without asking.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             Source::Local(file) => file.metadata().map_or(0, |meta| meta.len()),
             Source::Weft { file, .. } => file.attr().size,
@@ -553,13 +395,13 @@ impl Target {
         Ok(())
     }
 
-    /// Sets mode and times, and with `owner` the owner where permitted. In a cluster it says with the same message how far the file
-    /// was written. `path` is where it is.
-    pub(super) fn set_meta(&self, path: &Path, meta: &Meta, owner: bool) -> Result<()> {
+    /// Sets the mode and, with `times`, the times, and with `owner` the owner where permitted. In a cluster it says with the same
+    /// message how far the file was written.
+    pub(super) fn set_meta(&self, meta: &Meta, times: bool, owner: bool) -> Result<()> {
         match self {
-            Target::Local(_) => set_local_meta(path, meta, true, owner),
+            Target::Local(file) => Ok(set_open(file, &local_set(meta, times, owner))?),
             Target::Weft { client, file } => {
-                set_weft_meta(meta, true, owner, |set| client.report_and_set(file.ino(), set))
+                set_weft_meta(meta, times, owner, |set| client.report_and_set(file.ino(), set))
             }
         }
     }
@@ -588,19 +430,5 @@ mod tests {
         assert_eq!(first.start, 0);
         let tail = source.next_data(2 << 20, 4 << 20).unwrap();
         assert!(tail.is_none_or(|data| data.start == 2 << 20), "no file system invents data elsewhere");
-    }
-
-    #[test]
-    fn local_attributes_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        std::fs::write(&from, "x").unwrap();
-        std::fs::write(&to, "x").unwrap();
-        std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let mut meta = Side::Local.meta(&from, false).unwrap();
-        meta.mtime = Time { seconds: 1_000_000, nanoseconds: 7 };
-        Side::Local.set_meta(&to, &meta, true, true).unwrap();
-        let there = Side::Local.meta(&to, false).unwrap();
-        assert_eq!((there.mode, there.mtime), (0o640, meta.mtime));
     }
 }

@@ -14,7 +14,8 @@ use super::apart::{Apart, is_apart};
 use super::file::Goal;
 use super::job::{Options, Pair};
 use super::queue::{Queue, Task};
-use super::side::{Kind, Meta, Side};
+use super::side::{Kind, Meta};
+use super::spot::{Dir, Ends, Shown, Spot};
 use super::{Copy, FinishDir};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +89,7 @@ pub(super) fn need(source: &Meta, target: Option<&Meta>, checksum: bool, owner: 
     }
     let same_content = source.size == target.size && source.mtime() == target.mtime();
     match source.kind {
+        Kind::File if owner && source.has_rights_of_another_than(target) => Need::Make,
         Kind::File if checksum && source.size == target.size => Need::Compare,
         Kind::File if !same_content => Need::Make,
         Kind::Symlink if source.size != target.size => Need::Make,
@@ -99,13 +101,21 @@ pub(super) fn need(source: &Meta, target: Option<&Meta>, checksum: bool, owner: 
 
 /// Two directories that are to be the same.
 struct Both {
-    from: PathBuf,
-    to: PathBuf,
+    ends: Ends,
     /// Below the source.
     below: PathBuf,
     from_meta: Meta,
     /// The target, if there is one.
     to_meta: Option<Meta>,
+}
+
+/// An entry of the source, and the target's entry of that name.
+struct Found<'a> {
+    meta: Meta,
+    there: Option<Meta>,
+    is_doubtful: bool,
+    /// Incomplete copies in the target's directory.
+    begun: &'a [OsString],
 }
 
 impl Copy<'_> {
@@ -116,32 +126,26 @@ impl Copy<'_> {
         rules: &Rules,
         queue: &Queue,
         directories: &mut Vec<FinishDir>,
-    ) -> Vec<(PathBuf, Meta)> {
+    ) -> Vec<(Spot, Meta)> {
         let mut extra = Vec::new();
-        let Some(from_meta) = self.note(&pair.from_side, &pair.from, pair.from_side.meta(&pair.from, true))
-        else {
-            return extra;
-        };
-        let to_meta = pair.to_side.meta(&pair.to, true).ok();
+        let Some(ends) = self.note(pair, Ends::of(pair)) else { return extra };
+        let Some(from_meta) = self.note(&ends.from, ends.from.meta(true)) else { return extra };
+        let to_meta = ends.to.meta(true).ok();
         if from_meta.kind != Kind::Directory {
-            let done = self.sync_file_alone(pair, rules, from_meta, to_meta, queue);
-            self.note(&pair.from_side, &pair.from, done);
+            let done = self.sync_file_alone(pair, &ends, rules, from_meta, to_meta, queue);
+            self.note(&ends.from, done);
             return extra;
         }
         if to_meta.as_ref().is_some_and(|there| there.kind != Kind::Directory) {
             let refused: Result<()> =
                 Err(anyhow::anyhow!("is a file, and the source is a directory; remove it first"));
-            self.note(&pair.to_side, &pair.to, refused);
+            self.note(&ends.to, refused);
             return extra;
         }
-        let begin =
-            Both { from: pair.from.clone(), to: pair.to.clone(), below: PathBuf::new(), from_meta, to_meta };
-        let mut waiting = vec![begin];
+        let mut waiting = vec![Both { ends, below: PathBuf::new(), from_meta, to_meta }];
         while let Some(both) = waiting.pop() {
-            let inside = self.sync_directory(pair, rules, &both, queue, directories, &mut extra);
-            if let Some(inside) = self.note(&pair.from_side, &both.from, inside) {
-                waiting.extend(inside.into_iter().rev());
-            }
+            let inside = self.sync_directory(rules, &both, queue, directories, &mut extra);
+            waiting.extend(self.note(&both.ends.from, inside).into_iter().flatten().rev());
         }
         extra
     }
@@ -149,51 +153,48 @@ impl Copy<'_> {
     fn sync_file_alone(
         &self,
         pair: &Pair,
+        ends: &Ends,
         rules: &Rules,
         meta: Meta,
         there: Option<Meta>,
         queue: &Queue,
     ) -> Result<()> {
-        let mut to = pair.to.clone();
-        let into_dir = there.is_some_and(|there| there.kind == Kind::Directory);
-        if into_dir || ends_with_slash(&to) {
-            if !into_dir && !self.options.dry_run {
-                pair.to_side.make_dir(&to, 0o777)?;
-            }
-            to.push(pair.from.file_name().context("this is no name of a file")?);
+        let mut to = ends.to.clone();
+        let into = there.filter(|there| there.kind == Kind::Directory);
+        if into.is_some() || ends_with_slash(&pair.to) {
+            let dir = match &into {
+                Some(there) => to.open_dir(there)?,
+                None if self.options.dry_run => to.missing_dir(),
+                None => to.make_dir(0o777)?.1,
+            };
+            to = dir.spot(pair.from.file_name().context("this is no name of a file")?);
         }
         // A link that is there is replaced, not what it points to.
-        let there = pair.to_side.meta(&to, false).ok();
-        let is_doubtful =
-            there.as_ref().is_some_and(|there| pair.to_side.doubtful(&[(to.clone(), there.clone())])[0]);
-        self.sync_entry(pair, rules, &pair.from, &to, meta, there, is_doubtful, &[], queue).map(drop)
+        let there = to.meta(false).ok();
+        let is_doubtful = there.as_ref().is_some_and(|there| to.side().doubtful(&[there])[0]);
+        let ends = Ends { from: ends.from.clone(), to };
+        self.sync_entry(rules, ends, Found { meta, there, is_doubtful, begun: &[] }, queue).map(drop)
     }
 
     /// Makes a directory the same, but for what is in its subdirectories, which are returned.
     fn sync_directory(
         &self,
-        pair: &Pair,
         rules: &Rules,
         both: &Both,
         queue: &Queue,
         directories: &mut Vec<FinishDir>,
-        extra: &mut Vec<(PathBuf, Meta)>,
+        extra: &mut Vec<(Spot, Meta)>,
     ) -> Result<Vec<Both>> {
-        let Both { from, to, below, from_meta, to_meta } = both;
-        let found = pair.from_side.list(from)?;
-        let mut changed = self.make_directory(pair, rules, both)?;
-        let mut there: BTreeMap<OsString, Meta> = match to_meta {
-            Some(meta) if meta.kind == Kind::Directory => {
-                let listed = pair.to_side.list(to);
-                listed
-                    .with_context(|| format!("cannot list {}", pair.to_side.display(to)))?
-                    .into_iter()
-                    .collect()
-            }
-            _ => BTreeMap::new(),
+        let Both { ends, below, from_meta, to_meta } = both;
+        let from = ends.from.open_dir(from_meta)?;
+        let found = from.list()?;
+        let (mut changed, to) = self.make_directory(rules, both)?;
+        let mut there: BTreeMap<OsString, Meta> = match changed {
+            false => to.list().with_context(|| format!("cannot list {}", to.shown()))?.into_iter().collect(),
+            true => BTreeMap::new(),
         };
         let begun: Vec<OsString> = there.keys().filter(|name| is_apart(name)).cloned().collect();
-        let doubtful = self.doubtful(pair, rules, to, &found, &there);
+        let doubtful = self.doubtful(rules, ends, &found, &there);
         let mut inside = Vec::new();
         for (name, meta) in found {
             let under = below.join(&name);
@@ -203,42 +204,39 @@ impl Copy<'_> {
             }
             let target = there.remove(&name);
             let is_doubtful = doubtful.contains(&name);
-            let (from, to) = (from.join(&name), to.join(&name));
+            let ends = Ends { from: from.spot(&name), to: to.spot(name) };
             if meta.kind == Kind::Directory {
-                inside.push(Both { from, to, below: under, from_meta: meta, to_meta: target });
+                inside.push(Both { ends, below: under, from_meta: meta, to_meta: target });
                 continue;
             }
-            let done = self.sync_entry(pair, rules, &from, &to, meta, target, is_doubtful, &begun, queue);
-            changed |= self.note(&pair.from_side, &from, done) == Some(true);
+            let entry = Found { meta, there: target, is_doubtful, begun: &begun };
+            let source = ends.from.clone();
+            changed |= self.note(&source, self.sync_entry(rules, ends, entry, queue)) == Some(true);
         }
         for (name, meta) in there {
             // What a sync that was killed has left, and no file of the source goes on with.
-            let is_left = is_apart(&name) && !self.is_resumed(&to.join(&name));
+            let spot = to.spot(&name);
+            let is_left = is_apart(&name) && !self.is_resumed(&spot.path());
             if is_left || rules.delete && !is_apart(&name) && !rules.leaves_out(&below.join(&name)) {
                 changed = true;
-                extra.push((to.join(&name), meta));
+                extra.push((spot, meta));
             }
         }
         let same = to_meta.as_ref().is_some_and(|there| {
             from_meta.has_same_attributes(there, self.options.owner) && from_meta.mtime() == there.mtime()
         });
         if (changed || !same) && !self.options.dry_run {
-            directories.push(FinishDir {
-                side: pair.to_side.clone(),
-                path: to.clone(),
-                meta: from_meta.clone(),
-            });
+            directories.push(FinishDir { dir: to, meta: from_meta.clone() });
         }
         Ok(inside)
     }
 
-    /// The files that seem to be the same, but of which a server has lost data, or cannot tell: they are compared. The servers are
-    /// asked for the space of all files of a directory at once.
+    /// The files that seem to be the same, but of which a server has lost data, or does not say: they are compared. The servers are
+    /// asked about all files of a directory at once.
     fn doubtful(
         &self,
-        pair: &Pair,
         rules: &Rules,
-        to: &Path,
+        ends: &Ends,
         found: &[(OsString, Meta)],
         there: &BTreeMap<OsString, Meta>,
     ) -> BTreeSet<OsString> {
@@ -249,94 +247,82 @@ impl Copy<'_> {
                     .get(name)
                     .is_some_and(|target| matches!(needed(target), Need::Keep | Need::Attributes))
         };
-        let same: Vec<(PathBuf, Meta)> =
-            found.iter().filter(seems_same).map(|(name, _)| (to.join(name), there[name].clone())).collect();
-        let doubtful = pair.to_side.doubtful(&same).into_iter();
-        let names = doubtful.zip(&same).filter(|(is_doubtful, _)| *is_doubtful);
-        names.filter_map(|(_, (path, _))| path.file_name().map(OsStr::to_owned)).collect()
+        let same: Vec<&OsString> = found.iter().filter(seems_same).map(|(name, _)| name).collect();
+        let metas: Vec<&Meta> = same.iter().map(|name| &there[*name]).collect();
+        let doubtful = ends.to.side().doubtful(&metas).into_iter();
+        let names = doubtful.zip(same).filter(|(is_doubtful, _)| *is_doubtful);
+        names.map(|(_, name)| name.clone()).collect()
     }
 
     /// Makes the directory at the target; whether it was not there.
-    fn make_directory(&self, pair: &Pair, rules: &Rules, both: &Both) -> Result<bool> {
+    fn make_directory(&self, rules: &Rules, both: &Both) -> Result<(bool, Dir)> {
+        let to = &both.ends.to;
         match &both.to_meta {
-            Some(there) if there.kind == Kind::Directory => return Ok(false),
-            Some(_) => self.clear(pair, rules, &both.to, both.to_meta.as_ref())?,
+            Some(there) if there.kind == Kind::Directory => return Ok((false, to.open_dir(there)?)),
+            Some(there) => self.clear(rules, to, Some(there))?,
             None => {}
         }
-        self.told("make", &pair.to_side, &both.to);
-        if !self.options.dry_run {
-            pair.to_side.make_dir(&both.to, both.from_meta.mode & 0o777 | 0o700)?;
-        }
-        Ok(true)
+        self.told("make", to);
+        let dir = match self.options.dry_run {
+            true => to.missing_dir(),
+            false => to.make_dir(both.from_meta.mode & 0o777 | 0o700)?.1,
+        };
+        Ok((true, dir))
     }
 
     /// Makes something that is no directory the same; whether anything in its directory changes.
-    #[expect(clippy::too_many_arguments, reason = "an entry on both sides")]
-    fn sync_entry(
-        &self,
-        pair: &Pair,
-        rules: &Rules,
-        from: &Path,
-        to: &Path,
-        meta: Meta,
-        there: Option<Meta>,
-        is_doubtful: bool,
-        begun: &[OsString],
-        queue: &Queue,
-    ) -> Result<bool> {
+    fn sync_entry(&self, rules: &Rules, ends: Ends, found: Found<'_>, queue: &Queue) -> Result<bool> {
+        let Found { meta, there, is_doubtful, begun } = found;
         let need = need(&meta, there.as_ref(), rules.checksum || is_doubtful, self.options.owner);
-        match (meta.kind, need) {
-            (Kind::Other, _) => {
-                self.skip("a device, socket or pipe", &pair.from_side, from);
+        match (meta.kind, need, there) {
+            (Kind::Other, ..) => {
+                self.skip("a device, socket or pipe", &ends.from);
                 Ok(false)
             }
-            (_, Need::Keep) => {
+            (_, Need::Keep, _) => {
                 self.same.fetch_add(1, Ordering::Relaxed);
                 Ok(false)
             }
-            (_, Need::Attributes) => {
-                self.told("set the attributes of", &pair.to_side, to);
+            (_, Need::Attributes, Some(there)) => {
+                self.told("set the attributes of", &ends.to);
                 if !self.options.dry_run {
-                    pair.to_side.set_meta(to, &meta, true, self.options.owner)?;
+                    ends.to.set_meta(there.id, &meta, self.options.owner)?;
                 }
                 Ok(false)
             }
-            (Kind::Symlink, need) => self.sync_link(pair, rules, from, to, &meta, there.as_ref(), need),
-            (_, need) => {
+            (Kind::Symlink, need, there) => self.sync_link(rules, &ends, &meta, there.as_ref(), need),
+            (_, need, there) => {
                 if need == Need::Replace {
-                    self.clear(pair, rules, to, there.as_ref())?;
+                    self.clear(rules, &ends.to, there.as_ref())?;
                 }
-                let file = Pair { from: from.to_owned(), to: to.to_owned(), ..pair.clone() };
-                let goal = self.goal(&file, &meta, there.filter(|_| need != Need::Replace), begun);
+                let goal = self.goal(&ends.to, &meta, there.filter(|_| need != Need::Replace), begun);
                 if need == Need::Compare {
                     self.bar.inc_length(meta.size);
-                    queue.push_file(Task::Compare(file, meta, goal));
+                    queue.push_file(Task::Compare(ends, meta, goal));
                     return Ok(false);
                 }
-                self.told("copy", &pair.to_side, to);
+                self.told("copy", &ends.to);
                 if self.options.dry_run {
                     self.files.fetch_add(1, Ordering::Relaxed);
                     return Ok(false);
                 }
                 self.bar.inc_length(meta.size);
-                queue.push_file(Task::File(file, meta, goal));
+                queue.push_file(Task::File(ends, meta, goal));
                 Ok(true)
             }
         }
     }
 
     /// Where a file is written.
-    fn goal(&self, file: &Pair, meta: &Meta, there: Option<Meta>, begun: &[OsString]) -> Goal {
-        if there.is_none() && file.to_side.makes_at_once(meta.size) {
+    fn goal(&self, to: &Spot, meta: &Meta, there: Option<Meta>, begun: &[OsString]) -> Goal {
+        if there.is_none() && to.makes_at_once(meta.size) {
             return Goal::New;
         }
-        let apart = Apart::of(file.to.file_name().unwrap_or(OsStr::new("")), meta);
+        let apart = Apart::of(to.file_name().unwrap_or(OsStr::new("")), meta);
         let units = begun.iter().filter_map(|name| apart.units_of(name)).max();
         if let Some(units) = units {
-            self.resumed
-                .lock()
-                .expect("nobody panics with it")
-                .insert(file.to.with_file_name(apart.name(units)));
+            let path = to.dir().spot(apart.name(units)).path();
+            self.resumed.lock().expect("nobody panics with it").insert(path);
         }
         Goal::Apart { apart, units, layout: there.and_then(|there| there.layout) }
     }
@@ -345,84 +331,81 @@ impl Copy<'_> {
         self.resumed.lock().expect("nobody panics with it").contains(path)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "an entry on both sides")]
     fn sync_link(
         &self,
-        pair: &Pair,
         rules: &Rules,
-        from: &Path,
-        to: &Path,
+        ends: &Ends,
         meta: &Meta,
         there: Option<&Meta>,
         need: Need,
     ) -> Result<bool> {
-        let target = pair.from_side.read_link(from)?;
-        if need == Need::Compare && pair.to_side.read_link(to)? == target {
+        let target = ends.from.read_link()?;
+        if need == Need::Compare && ends.to.read_link()? == target {
             self.same.fetch_add(1, Ordering::Relaxed);
             return Ok(false);
         }
-        self.told("link", &pair.to_side, to);
+        self.told("link", &ends.to);
         self.files.fetch_add(1, Ordering::Relaxed);
         if self.options.dry_run {
             return Ok(false);
         }
         if need == Need::Replace {
-            self.clear(pair, rules, to, there)?;
+            self.clear(rules, &ends.to, there)?;
         }
-        pair.to_side.make_symlink(&target, to)?;
-        pair.to_side.set_meta(to, meta, true, self.options.owner)?;
+        ends.to.make_symlink(&target, Some((meta, self.options.owner)))?;
         Ok(true)
     }
 
     /// Removes what is in the way of something of another kind.
-    fn clear(&self, pair: &Pair, rules: &Rules, to: &Path, there: Option<&Meta>) -> Result<()> {
+    fn clear(&self, rules: &Rules, to: &Spot, there: Option<&Meta>) -> Result<()> {
         if self.options.dry_run {
             return Ok(());
         }
-        match there.map(|there| there.kind) {
-            Some(Kind::Directory) if rules.delete => self.remove_tree(&pair.to_side, to),
-            Some(Kind::Directory) => {
-                bail!("{} is a directory; --delete replaces it", pair.to_side.display(to))
+        match there {
+            Some(there) if there.kind == Kind::Directory && rules.delete => remove_tree(to, there),
+            Some(there) if there.kind == Kind::Directory => {
+                bail!("{} is a directory; --delete replaces it", to.shown())
             }
-            _ => pair.to_side.remove(to),
+            _ => to.remove(),
         }
     }
 
     /// Removes what the source does not have.
-    pub(super) fn remove_extra(&self, side: &Side, extra: Vec<(PathBuf, Meta)>) {
-        for (path, meta) in extra {
-            self.told("remove", side, &path);
+    pub(super) fn remove_extra(&self, extra: Vec<(Spot, Meta)>) {
+        for (spot, meta) in extra {
+            self.told("remove", &spot);
             self.removed.fetch_add(1, Ordering::Relaxed);
             if self.options.dry_run {
                 continue;
             }
             let removed = match meta.kind {
-                Kind::Directory => self.remove_tree(side, &path),
-                _ => side.remove(&path),
+                Kind::Directory => remove_tree(&spot, &meta),
+                _ => spot.remove(),
             };
-            self.note(side, &path, removed);
+            self.note(&spot, removed);
         }
     }
+}
 
-    fn remove_tree(&self, side: &Side, top: &Path) -> Result<()> {
-        let mut waiting = vec![(top.to_owned(), false)];
-        while let Some((path, is_empty)) = waiting.pop() {
-            if is_empty {
-                side.remove_dir(&path)?;
-                continue;
-            }
-            let entries = side.list(&path)?;
-            waiting.push((path.clone(), true));
-            for (name, meta) in entries {
-                let path = path.join(name);
-                match meta.kind {
-                    Kind::Directory => waiting.push((path, false)),
-                    _ => side.remove(&path)?,
-                }
+/// Removes a directory, which has these attributes, and everything in it.
+fn remove_tree(top: &Spot, meta: &Meta) -> Result<()> {
+    // Directories to be emptied have attributes, empty ones none.
+    let mut steps = vec![(top.clone(), Some(meta.clone()))];
+    while let Some((spot, meta)) = steps.pop() {
+        let Some(meta) = meta else {
+            spot.remove_dir()?;
+            continue;
+        };
+        let dir = spot.open_dir(&meta)?;
+        steps.push((spot, None));
+        for (name, meta) in dir.list()? {
+            match meta.kind {
+                Kind::Directory => steps.push((dir.spot(name), Some(meta))),
+                _ => dir.spot(name).remove()?,
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Refuses trees that are within each other.
@@ -460,6 +443,18 @@ mod tests {
         ] {
             assert_eq!(need(&file, target.as_ref(), checksum, false), expected, "{target:?}");
         }
+        // The owner of the target may have changed its contents.
+        let (program, changed) = (file.with_mode(0o4755), file.owned_by(1000));
+        for (target, owner, expected) in [
+            (&changed, true, Need::Make),
+            (&changed, false, Need::Attributes),
+            (&file, true, Need::Attributes),
+            (&program, true, Need::Keep),
+        ] {
+            assert_eq!(need(&program, Some(target), false, owner), expected, "{target:?}");
+        }
+        assert_eq!(need(&program, Some(&changed), true, true), Need::Make);
+        assert_eq!(need(&file, Some(&changed), false, true), Need::Attributes);
         let link = meta(Kind::Symlink, 5, 100);
         assert_eq!(need(&link, Some(&meta(Kind::Symlink, 5, 7)), false, false), Need::Compare);
         assert_eq!(need(&link, Some(&meta(Kind::Symlink, 4, 100)), false, false), Need::Make);

@@ -1,6 +1,7 @@
 //! `weft nfs cp`
 
 use super::place::{ConnectArgs, name_text};
+use crate::copy::{Kind, Side, Spot};
 use crate::exit::Failures;
 use crate::new_files::umask;
 use crate::progress::progress_bar;
@@ -10,8 +11,8 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Instant;
 use weft_cli_common::size;
 use weft_nfs_client::{
@@ -85,15 +86,18 @@ struct Copier {
 /// From a server.
 impl Copier {
     fn download_all(&mut self, args: &Args, sources: &[String], target: &Path) -> Result<()> {
-        if sources.len() > 1 && !target.is_dir() {
+        let typed = Spot::typed(&Side::Local, target)?;
+        let there = typed.meta(true).ok().filter(|there| there.kind == Kind::Directory);
+        let into = there.map(|there| typed.open_dir(&there)).transpose()?;
+        if sources.len() > 1 && into.is_none() {
             bail!("{} is not a directory; it cannot take {} sources", target.display(), sources.len());
         }
         for source in sources {
             let (client, url) = args.connect.connect(source)?;
             let found = client.resolve(&url.path)?;
-            let to = match last_name(&url.path).filter(|_| target.is_dir()) {
-                Some(name) => target.join(name),
-                None => target.to_path_buf(),
+            let to = match (last_name(&url.path), &into) {
+                (Some(name), Some(dir)) => dir.spot(name),
+                _ => typed.clone(),
             };
             self.download(&client, &found, &to);
         }
@@ -101,7 +105,7 @@ impl Copier {
     }
 
     /// Copies a file, or a directory and what is below. Failures are reported.
-    fn download(&mut self, client: &NfsClient, from: &Located, to: &Path) {
+    fn download(&mut self, client: &NfsClient, from: &Located, to: &Spot) {
         let copied = match from.attr.kind {
             FileKind::File => self.download_file(client, from, to),
             FileKind::Directory if self.recursive => self.download_directory(client, from, to),
@@ -114,23 +118,19 @@ impl Copier {
         self.failures.ok(copied);
     }
 
-    fn download_directory(&mut self, client: &NfsClient, from: &Located, to: &Path) -> Result<()> {
-        if !to.is_dir() {
-            let mut builder = std::fs::DirBuilder::new();
-            // Its owner has to be able to fill it.
-            let made = builder.mode(from.attr.mode & 0o777 | 0o700).create(to);
-            made.with_context(|| format!("cannot make {}", to.display()))?;
-        }
+    fn download_directory(&mut self, client: &NfsClient, from: &Located, to: &Spot) -> Result<()> {
+        // Its owner has to be able to fill it.
+        let (_, dir) = to.make_dir(from.attr.mode & 0o777 | 0o700)?;
         for (name, file) in client.list(&from.handle)? {
-            self.download(client, &file, &to.join(OsStr::from_bytes(&name)));
+            let to = dir.spot_of(OsStr::from_bytes(&name))?;
+            self.download(client, &file, &to);
         }
         Ok(())
     }
 
-    fn download_file(&mut self, client: &NfsClient, from: &Located, to: &Path) -> Result<()> {
-        let mut options = File::options();
-        let file = options.write(true).create(true).truncate(true).mode(from.attr.mode & 0o777).open(to);
-        let file = file.with_context(|| format!("cannot write {}", to.display()))?;
+    fn download_file(&mut self, client: &NfsClient, from: &Located, to: &Spot) -> Result<()> {
+        let file = to.create_local(from.attr.mode & 0o777);
+        let file = file.with_context(|| format!("cannot write {}", to.path().display()))?;
         self.bar.inc_length(from.attr.size_bytes);
         let part_bytes = client.info().read_bytes_best as usize;
         let (mut under_way, mut free, mut next) = (VecDeque::new(), Vec::new(), 0);
@@ -148,7 +148,7 @@ impl Copier {
                 bytes += client.read_all(&from.handle, at + bytes as u64, rest, 1)?;
             }
             let written = file.write_all_at(&buffer[..bytes], at);
-            written.with_context(|| format!("cannot write {}", to.display()))?;
+            written.with_context(|| format!("cannot write {}", to.path().display()))?;
             self.note_bytes(bytes);
             free.push(buffer);
         }
@@ -162,10 +162,10 @@ impl Copier {
     }
 }
 
-fn copy_link(client: &NfsClient, from: &Located, to: &Path) -> Result<()> {
+fn copy_link(client: &NfsClient, from: &Located, to: &Spot) -> Result<()> {
     let target = client.readlink(&from.handle)?;
-    let made = std::os::unix::fs::symlink(OsStr::from_bytes(&target), to);
-    made.with_context(|| format!("cannot make the symbolic link {}", to.display()))
+    let made = to.make_symlink(Path::new(OsStr::from_bytes(&target)), None);
+    made.with_context(|| format!("cannot make the symbolic link {}", to.path().display()))
 }
 
 /// The last name of a path on a server.
@@ -187,17 +187,17 @@ impl Copier {
             bail!("{target} is not a directory; it cannot take {} sources", sources.len());
         }
         for source in sources {
-            let from = Path::new(source);
+            let from = Spot::typed(&Side::Local, Path::new(source))?;
             match &dir {
                 Some(dir) => {
-                    let whole = std::path::absolute(from)?;
+                    let whole = std::path::absolute(source)?;
                     let name =
                         whole.file_name().with_context(|| format!("{source} has no name to copy it to"))?;
-                    self.upload(&client, from, dir, name.as_bytes(), true);
+                    self.upload(&client, &from, dir, name.as_bytes(), true);
                 }
                 None => {
                     let (parent, name) = client.resolve_parent(&path)?;
-                    self.upload(&client, from, &parent, name, true);
+                    self.upload(&client, &from, &parent, name, true);
                 }
             }
         }
@@ -205,7 +205,7 @@ impl Copier {
     }
 
     /// Copies a file, or a directory and what is below. Failures are reported.
-    fn upload(&mut self, client: &NfsClient, from: &Path, dir: &FileHandle, name: &[u8], is_named: bool) {
+    fn upload(&mut self, client: &NfsClient, from: &Spot, dir: &FileHandle, name: &[u8], is_named: bool) {
         let uploaded = self.try_upload(client, from, dir, name, is_named);
         self.failures.ok(uploaded);
     }
@@ -213,60 +213,42 @@ impl Copier {
     fn try_upload(
         &mut self,
         client: &NfsClient,
-        from: &Path,
+        from: &Spot,
         dir: &FileHandle,
         name: &[u8],
         is_named: bool,
     ) -> Result<()> {
-        let unreadable = || format!("cannot read {}", from.display());
+        let place = from.path();
+        let unreadable = || format!("cannot read {}", place.display());
         // A link that is an argument is followed.
-        let meta =
-            if is_named { from.metadata() } else { from.symlink_metadata() }.with_context(unreadable)?;
-        let set = SetAttr { mode: Some(meta.mode() & 0o777 & !umask()), ..SetAttr::default() };
-        if meta.is_dir() && self.recursive {
-            self.upload_directory(client, from, dir, name, set)
-        } else if meta.is_dir() {
-            bail!("{} is a directory; give -r to copy it", from.display())
-        } else if meta.is_symlink() {
-            let target = std::fs::read_link(from).with_context(unreadable)?;
-            client.symlink(dir, name, target.as_os_str().as_bytes(), &SetAttr::default())?;
-            Ok(())
-        } else if meta.is_file() {
-            self.bar.inc_length(meta.len());
-            let file = File::open(from).with_context(unreadable)?;
-            let set = SetAttr { size_bytes: Some(0), ..set };
-            let created = client.create(dir, name, &CreateHow::Unchecked(set))?;
-            let handle = handle_of(client, dir, name, created)?;
-            self.upload_file(client, &file, from, &handle)
-        } else {
-            bail!("{} is no file, directory or symbolic link", from.display())
+        let meta = from.meta(is_named).with_context(unreadable)?;
+        let set = SetAttr { mode: Some(meta.mode & 0o777 & !umask()), ..SetAttr::default() };
+        match meta.kind {
+            Kind::Directory if self.recursive => {
+                let entries = from.open_dir(&meta).and_then(|dir| Ok((dir.list()?, dir)));
+                let (entries, from) = entries.with_context(unreadable)?;
+                let made = make_directory(client, dir, name, set)?;
+                for (name, _) in entries {
+                    self.upload(client, &from.spot(&name), &made, name.as_bytes(), false);
+                }
+                Ok(())
+            }
+            Kind::Directory => bail!("{} is a directory; give -r to copy it", place.display()),
+            Kind::Symlink => {
+                let target = from.read_link().with_context(unreadable)?;
+                client.symlink(dir, name, target.as_os_str().as_bytes(), &SetAttr::default())?;
+                Ok(())
+            }
+            Kind::File => {
+                self.bar.inc_length(meta.size);
+                let file = from.open_local(&meta).with_context(unreadable)?;
+                let set = SetAttr { size_bytes: Some(0), ..set };
+                let created = client.create(dir, name, &CreateHow::Unchecked(set))?;
+                let handle = handle_of(client, dir, name, created)?;
+                self.upload_file(client, &file, &place, &handle)
+            }
+            Kind::Other => bail!("{} is no file, directory or symbolic link", place.display()),
         }
-    }
-
-    fn upload_directory(
-        &mut self,
-        client: &NfsClient,
-        from: &Path,
-        dir: &FileHandle,
-        name: &[u8],
-        set: SetAttr,
-    ) -> Result<()> {
-        let made = match client.mkdir(dir, name, &SetAttr { mode: set.mode.map(|mode| mode | 0o700), ..set })
-        {
-            Ok(created) => handle_of(client, dir, name, created)?,
-            Err(error) if error.status() == Some(Status::EXIST) => client.lookup(dir, name)?.handle,
-            Err(error) => return Err(error.into()),
-        };
-        let unreadable = || format!("cannot read {}", from.display());
-        let entries = std::fs::read_dir(from).with_context(unreadable)?;
-        let mut paths: Vec<PathBuf> =
-            entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>().with_context(unreadable)?;
-        paths.sort();
-        for path in paths {
-            let name = path.file_name().expect("an entry has a name");
-            self.upload(client, &path, &made, name.as_bytes(), false);
-        }
-        Ok(())
     }
 
     /// Writes a file until it is on stable storage: once, unless the server restarts meanwhile.
@@ -323,6 +305,15 @@ impl Copier {
             self.note_bytes(buffer.len());
             free.push(buffer);
         }
+    }
+}
+
+/// Makes a directory on a server, unless it is there.
+fn make_directory(client: &NfsClient, dir: &FileHandle, name: &[u8], set: SetAttr) -> Result<FileHandle> {
+    match client.mkdir(dir, name, &SetAttr { mode: set.mode.map(|mode| mode | 0o700), ..set }) {
+        Ok(created) => handle_of(client, dir, name, created),
+        Err(error) if error.status() == Some(Status::EXIST) => Ok(client.lookup(dir, name)?.handle),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -29,7 +29,7 @@ pub enum Command {
     ///
     /// The last argument is the target; if it is a directory, files are copied into it. Either all sources are
     /// on a server and the target is local, or the other way round. Data written to a server are on its stable
-    /// storage when the command ends.
+    /// storage when the command ends. Below the arguments no symbolic link is followed: links are copied as links.
     #[command(after_help = "\
 Examples:
   weft nfs cp nfs://nas/export/a.bin .        from a server
