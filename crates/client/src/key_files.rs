@@ -6,6 +6,7 @@
 //! | `$WEFT_KEY` | the text of a key file |
 //! | `$WEFT_KEY_FILE` | the path of one |
 //! | `weft://…?key-file=PATH` | the same, in the URL |
+//! | `$WEFT_KEY_DIR` | a directory like the next one; what this user may not read is passed over |
 //! | `~/.config/weft/keys/` | of this user: `HOST:PORT`, then `HOST`, as in the URL; then the same for the addresses of the host |
 //! | `/etc/weft/keys/` | of this host, in the same way; what this user may not read is passed over |
 //! | nothing, and `weft://…?socket=PATH` | no key: on the servers' own host the kernel says who this process is |
@@ -28,17 +29,22 @@ const HOST_KEYS: &str = "/etc/weft/keys";
 /// More than any key file has.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
+/// Names the directory of the keys of the user who started `weft run`, for programs with another `HOME`.
+pub const KEY_DIR: &str = "WEFT_KEY_DIR";
+
 /// Where the key for the cluster reached through `server` (`HOST:PORT`) is kept for this user; `None` without a home.
 pub fn installed_key_path(server: &str) -> Option<PathBuf> {
-    Some(user_keys()?.join(server))
+    Some(user_keys().or_else(|| variable(KEY_DIR))?.join(server))
 }
 
-fn user_keys() -> Option<PathBuf> {
-    let config = match std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty()) {
-        Some(config) => PathBuf::from(config),
-        None => PathBuf::from(std::env::var_os("HOME").filter(|path| !path.is_empty())?).join(".config"),
-    };
-    Some(config.join("weft/keys"))
+/// The directory of this user's keys; `None` without a home.
+pub fn user_keys() -> Option<PathBuf> {
+    let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+    Some(config?.join("weft/keys"))
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Reads a key file.
@@ -58,7 +64,11 @@ enum Failure {
 impl Failure {
     fn of(self, path: &Path) -> Error {
         let path = path.display();
+        let is_unusable = matches!(self, Failure::Text(_));
         let reason = match self {
+            Failure::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                format!("{error}; this user needs a key of its own: weft key issue")
+            }
             Failure::Io(error) => error.to_string(),
             Failure::Readable(mode) => {
                 format!("others may read it (its mode is {mode:04o}); run: chmod 600 {path}")
@@ -69,7 +79,8 @@ impl Failure {
             }
             Failure::Text(error) => error.to_string(),
         };
-        Error::configuration(format!("the key file {path}: {reason}"))
+        let text = format!("the key file {path}: {reason}");
+        if is_unusable { Error::configuration(text) } else { Error::without_key(text) }
     }
 }
 
@@ -107,8 +118,11 @@ pub(crate) fn find(url: &Url) -> Result<Option<IssuedKey>, Error> {
         return read_key_file(Path::new(path)).map(Some);
     }
     let user_keys = user_keys();
-    let places: Vec<(&Path, bool)> =
-        user_keys.iter().map(|dir| (&**dir, false)).chain([(Path::new(HOST_KEYS), true)]).collect();
+    let given = variable(KEY_DIR).filter(|dir| user_keys.as_ref() != Some(dir));
+    let places: Vec<(&Path, bool)> = (given.iter().map(|dir| (&**dir, true)))
+        .chain(user_keys.iter().map(|dir| (&**dir, false)))
+        .chain([(Path::new(HOST_KEYS), true)])
+        .collect();
     if let Some(key) = find_in(&places, url)? {
         return Ok(Some(key));
     }
@@ -120,23 +134,23 @@ pub(crate) fn find(url: &Url) -> Result<Option<IssuedKey>, Error> {
         Some(path) => format!("put it in {} (mode 0600)", path.display()),
         None => "HOME is not set".to_string(),
     };
-    Err(Error::configuration(format!(
+    Err(Error::without_key(format!(
         "there is no key for {server}: ask the administrator for one (weft key issue) and {place}, or name its file in \
          WEFT_KEY_FILE or with ?key-file=PATH"
     )))
 }
 
-/// In the first of these directories that has one under a name of the server. In those of the host (`true`) a file that may not
-/// be read counts as none.
+/// In the first of these directories that has one under a name of the server. In those marked `true`, which may be others', a file
+/// that may not be read counts as none.
 fn find_in(places: &[(&Path, bool)], url: &Url) -> Result<Option<IssuedKey>, Error> {
-    for (dir, is_hosts) in places {
+    for (dir, may_be_others) in places {
         let in_dir = |names: Vec<String>| {
             for path in names.into_iter().map(|name| dir.join(name)) {
                 match read(&path) {
                     Ok(key) => return Ok(Some(key)),
                     Err(Failure::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(Failure::Io(error))
-                        if *is_hosts && error.kind() == io::ErrorKind::PermissionDenied => {}
+                        if *may_be_others && error.kind() == io::ErrorKind::PermissionDenied => {}
                     Err(failure) => return Err(failure.of(&path)),
                 }
             }

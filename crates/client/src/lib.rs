@@ -104,7 +104,7 @@ pub use explain::ServerPlan;
 pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
 pub use exported::EXPORT_BYTES_MAX;
 pub use file::File;
-pub use key_files::{installed_key_path, read_key_file};
+pub use key_files::{KEY_DIR, installed_key_path, read_key_file, user_keys};
 pub use lane::Credits;
 pub use lock_calls::LockStep;
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};

@@ -1,5 +1,5 @@
 //! What a process asks of its host: the host's name, the present boot, random bytes, the time, locked files,
-//! what is mounted, its own umask, and connections that are begun without waiting.
+//! what is mounted, how programs are executed, its own umask, and connections that are begun without waiting.
 //!
 //! ```text
 //!   name()       "node7"
@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 mod addresses;
 mod connect;
 mod mounts;
+pub mod program;
 mod space;
 
 pub use addresses::own_addresses;

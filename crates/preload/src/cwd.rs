@@ -66,11 +66,17 @@ pub(crate) fn enter(here: Here) -> Outcome<()> {
     if !is_inside() {
         leave_the_kernel_nowhere()?;
     }
-    let told = CString::new(here.to_pass_on()).map_err(|_| Errno(libc::EINVAL))?;
     note(here);
-    // SAFETY: both end with a zero.
-    unsafe { libc::setenv(VARIABLE.as_ptr(), told.as_ptr(), 1) };
+    restore_variable();
     Ok(())
+}
+
+/// Sets [`VARIABLE`] in the program's own environment.
+pub(crate) fn restore_variable() {
+    if let Some(told) = inside().and_then(|here| CString::new(here.to_pass_on()).ok()) {
+        // SAFETY: both end with a zero.
+        unsafe { libc::setenv(VARIABLE.as_ptr(), told.as_ptr(), 1) };
+    }
 }
 
 /// Records that the program has changed to a local directory.

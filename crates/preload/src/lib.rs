@@ -11,7 +11,8 @@
 //!   table          which descriptors are in Weft            lock_sessions, lock_inheritance  owners of locks
 //!   mounts         clusters and this process's connections  shared   open files, over fork and exec
 //!   guard          signals, errno, panics, system calls     path_text  normal paths
-//!   memory         this library's allocator                 real     libc's functions behind the hooks
+//!   keep           Weft's variables, kept over exec         real     libc's functions behind the hooks
+//!   memory         this library's allocator
 //! ```
 //!
 //! No file uses one above it in this list, except that `table` and `lock_sessions` use each other. `fork`
@@ -29,6 +30,7 @@ mod dispatch;
 mod fork;
 mod guard;
 mod hooks;
+mod keep;
 mod links;
 mod lock_inheritance;
 mod lock_sessions;
@@ -58,6 +60,7 @@ static END: extern "C" fn() = end;
 extern "C" fn start() {
     guard::run_inside(|| {
         fork::watch();
+        keep::note_environment();
         mounts::read_environment();
         whereabouts::inherit();
         lock_inheritance::inherit();

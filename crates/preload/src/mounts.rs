@@ -206,6 +206,8 @@ impl Mount {
         if let Some(made) = all_made(newest).find(|made| made.is_ours() && is_caller(made.client.caller())) {
             return Ok(made);
         }
+        // The client reads in the environment where the key is.
+        crate::keep::restore_own();
         // SAFETY: null, or one that is never freed.
         let (client, root) = match unsafe { newest.as_ref() } {
             Some(made) if made.is_ours() => (made.client.with_caller(process_caller()), made.root),

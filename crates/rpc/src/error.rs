@@ -22,8 +22,8 @@ struct Inner {
     server: Option<String>,
     kind: ErrorKind,
     detail: String,
-    /// What it says of [`ErrorKind::Unreachable`].
-    unreachable_errno: i32,
+    /// The errno of [`ErrorKind::Unreachable`] and [`ErrorKind::Configuration`].
+    errno: i32,
 }
 
 /// What every call returns.
@@ -61,7 +61,10 @@ impl Error {
                 server: None,
                 kind,
                 detail: detail.into(),
-                unreachable_errno: libc::EHOSTUNREACH,
+                errno: match kind {
+                    ErrorKind::Configuration => libc::EINVAL,
+                    _ => libc::EHOSTUNREACH,
+                },
             }),
         }
     }
@@ -78,13 +81,13 @@ impl Error {
 
     fn unreachable(operation: impl Into<String>, detail: impl Into<String>, errno: i32) -> Error {
         let mut error = Error::new(operation, ErrorKind::Unreachable, detail);
-        Arc::make_mut(&mut error.inner).unreachable_errno = errno;
+        Arc::make_mut(&mut error.inner).errno = errno;
         error
     }
 
     /// Whether a server is known to be dead, and was not waited for.
     pub(crate) fn is_down(&self) -> bool {
-        self.inner.kind == ErrorKind::Unreachable && self.inner.unreachable_errno == libc::EHOSTDOWN
+        self.inner.kind == ErrorKind::Unreachable && self.inner.errno == libc::EHOSTDOWN
     }
 
     /// The same of another operation.
@@ -96,6 +99,13 @@ impl Error {
     /// Address, key or transport cannot be used as given.
     pub fn configuration(detail: String) -> Error {
         Error::new("connect", ErrorKind::Configuration, detail)
+    }
+
+    /// This user has no key, or may not read it: `EACCES`.
+    pub fn without_key(detail: String) -> Error {
+        let mut error = Error::configuration(detail);
+        Arc::make_mut(&mut error.inner).errno = libc::EACCES;
+        error
     }
 
     /// Names the server.
@@ -150,9 +160,9 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.inner.kind {
             ErrorKind::Status(status) => status_errno(status),
-            ErrorKind::Unreachable => self.inner.unreachable_errno,
+            ErrorKind::Unreachable | ErrorKind::Configuration => self.inner.errno,
             ErrorKind::Untrusted => libc::EACCES,
-            ErrorKind::Invalid | ErrorKind::Configuration => libc::EINVAL,
+            ErrorKind::Invalid => libc::EINVAL,
             ErrorKind::NotOpenForThis => libc::EBADF,
             ErrorKind::Local(errno) => errno,
             ErrorKind::Protocol => libc::EPROTO,

@@ -4,12 +4,15 @@ use crate::embedded;
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_cli_common::place::WeftPath;
+use weft_client::KEY_DIR;
+use weft_host::program::{Program, is_address_sanitizer};
 
 const LIBRARY: &str = "libweft_preload.so";
 /// Does nothing until a program calls a function on files of MPI.
@@ -22,7 +25,8 @@ const MPI_LIBRARY: &str = "libweft_mpi.so";
 ///
 /// It uses LD_PRELOAD. So it works for dynamically linked programs only, and not for those that gain
 /// privileges when they start (set-user-id). `weft mount` works for all programs. docs/preload.md lists what
-/// works and all limits.
+/// works and all limits. Programs that are started with an empty environment (env -i) see the directory, too,
+/// unless WEFT_KEEP=0 is set.
 ///
 /// Programs that use MPI-IO reach the servers by the functions of MPI themselves: `weft help mpi`.
 #[derive(Debug, clap::Args)]
@@ -63,18 +67,23 @@ pub fn run(args: Args) -> Result<()> {
     if !is_good || at.as_bytes().contains(&b'=') {
         bail!("--at {}: must be an absolute path other than /, without ; and =", args.at.display());
     }
-    let program = find(&args.program[0]);
-    if let Some(program) = &program {
-        check_dynamic(program)?;
+    let found = find(&args.program[0]);
+    let program = found.as_deref().map_or(Program::Other, |found| examine(found, 0));
+    if let (Some(path), Program::Static) = (&found, &program) {
+        bail!(
+            "{} is linked statically, so LD_PRELOAD cannot reach it; use `weft mount` for it",
+            path.display()
+        );
     }
     let mut libraries = vec![library()?];
     libraries.extend(mpi_library()?);
     let mut prefix = args.at.clone().into_os_string();
     prefix.push("=");
     prefix.push(place.display());
+    let others = std::env::var_os("LD_PRELOAD");
+    let preload = with_libraries(&libraries, others.as_deref(), program.address_sanitizer());
     let mut command = Command::new(&args.program[0]);
-    command.args(&args.program[1..]);
-    command.env("LD_PRELOAD", with_libraries(&libraries, std::env::var_os("LD_PRELOAD").as_deref()));
+    command.args(&args.program[1..]).env("LD_PRELOAD", preload);
     command.env("WEFT_PREFIX", prefix).env("WEFT_URL", place.display());
     if let Some(key) = &args.key {
         let key =
@@ -84,15 +93,52 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(transport) = args.transport {
         command.env("WEFT_TRANSPORT", transport.to_string());
     }
+    // Programs find it also where HOME is another directory.
+    if let (None, Some(keys)) = (std::env::var_os(KEY_DIR), weft_client::user_keys()) {
+        command.env(KEY_DIR, keys);
+    }
     let error = command.exec();
+    if error.kind() == ErrorKind::NotFound && may_be_in_weft(&args, found.is_some()) {
+        return by_shell(&command, &args);
+    }
     Err(error).with_context(|| format!("cannot run {}", args.program[0].display()))
 }
 
-/// The value of LD_PRELOAD: the libraries, before all others.
-fn with_libraries(libraries: &[PathBuf], others: Option<&OsStr>) -> OsString {
-    let others = others.filter(|others| !others.is_empty());
-    let all: Vec<_> = libraries.iter().map(|library| library.as_os_str()).chain(others).collect();
-    all.join(OsStr::new(":"))
+/// Whether the kernel may not have found the program because it is in Weft, or its interpreter is.
+fn may_be_in_weft(args: &Args, is_local: bool) -> bool {
+    let program = Path::new(&args.program[0]);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_searched = !args.program[0].as_bytes().contains(&b'/');
+    is_local
+        || program.starts_with(&args.at)
+        || is_searched && std::env::split_paths(&path).any(|dir| dir.starts_with(&args.at))
+}
+
+/// Has a shell execute the program: the library in it reads the program.
+fn by_shell(command: &Command, args: &Args) -> Result<()> {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "exec \"$@\"", "weft run"]).args(&args.program);
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    for (name, _) in command.get_envs().filter(|(_, value)| value.is_none()) {
+        shell.env_remove(name);
+    }
+    let error = shell.exec();
+    Err(error).with_context(|| format!("cannot run {} by /bin/sh", args.program[0].display()))
+}
+
+/// The value of LD_PRELOAD: the libraries, before all others but the runtime of AddressSanitizer. That refuses
+/// to start elsewhere. `::` marks one that the user has not named: crates/preload/src/keep.rs.
+fn with_libraries(libraries: &[PathBuf], others: Option<&OsStr>, runtime: Option<&[u8]>) -> OsString {
+    let others = others.unwrap_or_default().as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let mut all: Vec<&[u8]> = others.filter(|name| !name.is_empty()).collect();
+    let behind = all.iter().take_while(|library| is_address_sanitizer(library)).count();
+    all.splice(behind..behind, libraries.iter().map(|library| library.as_os_str().as_bytes()));
+    let mut value = Vec::new();
+    if let Some(runtime) = runtime.filter(|_| behind == 0) {
+        value.extend([runtime, b"::"].concat());
+    }
+    value.extend(all.join(&b':'));
+    OsString::from_vec(value)
 }
 
 /// The path of the library: what WEFT_PRELOAD says, or where it is installed.
@@ -144,39 +190,18 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// Reports a statically linked program here, where otherwise its files would not be found.
-fn check_dynamic(program: &Path) -> Result<()> {
-    let Ok(mut file) = File::open(program) else { return Ok(()) };
-    let mut bytes = Vec::new();
-    file.by_ref().take(HEADER_BYTES).read_to_end(&mut bytes)?;
-    if is_static(&bytes) {
-        bail!(
-            "{} is linked statically, so LD_PRELOAD cannot reach it; use `weft mount` for it",
-            program.display()
-        );
-    }
-    Ok(())
-}
+/// Depth limit of interpreters that are scripts.
+const SCRIPTS_MAX: u32 = 4;
 
-/// The program headers of usual programs are within this many bytes.
-const HEADER_BYTES: u64 = 16 << 10;
-
-/// Whether these are the first bytes of a 64-bit ELF program without an interpreter.
-fn is_static(bytes: &[u8]) -> bool {
-    const INTERPRETER: u32 = 3;
-    let number = |at: usize, bytes_wide: usize| -> Option<u64> {
-        let mut whole = [0u8; 8];
-        whole[..bytes_wide].copy_from_slice(bytes.get(at..at + bytes_wide)?);
-        Some(u64::from_le_bytes(whole))
-    };
-    if !bytes.starts_with(b"\x7fELF\x02\x01") {
-        return false;
+/// Examines a local program. A script counts as its interpreter.
+fn examine(path: &Path, depth: u32) -> Program {
+    let Ok(file) = File::open(path) else { return Program::Other };
+    match Program::read(|buffer, offset| file.read_at(buffer, offset)) {
+        Ok(Program::Script { interpreter, .. }) if depth < SCRIPTS_MAX => {
+            examine(Path::new(OsStr::from_bytes(&interpreter)), depth + 1)
+        }
+        other => other.unwrap_or(Program::Other),
     }
-    let headers = || Some((number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize));
-    let Some((start, size, count)) = headers() else { return false };
-    let kind = |index: usize| number(start + index * size, 4);
-    let kinds: Option<Vec<u64>> = (0..count).map(kind).collect();
-    kinds.is_some_and(|kinds| !kinds.contains(&u64::from(INTERPRETER)))
 }
 
 #[cfg(test)]
@@ -184,22 +209,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_is_dynamic_and_a_header_without_an_interpreter_is_not() {
-        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert!(!is_static(&own[..HEADER_BYTES as usize]));
-        let mut header = own[..64].to_vec();
-        header[56..58].copy_from_slice(&0u16.to_le_bytes());
-        assert!(is_static(&header));
-        assert!(!is_static(b"#!/bin/sh\n") && !is_static(b""));
-    }
-
-    #[test]
-    fn other_preloaded_libraries_stay() {
+    fn other_preloaded_libraries_stay_and_the_runtime_of_address_sanitizer_is_first() {
         let libraries = [PathBuf::from("/l/libweft_preload.so"), PathBuf::from("/l/libweft_mpi.so")];
+        let with = |others: &str, runtime: Option<&str>| {
+            with_libraries(&libraries, Some(OsStr::new(others)), runtime.map(str::as_bytes))
+        };
         let all = "/l/libweft_preload.so:/l/libweft_mpi.so";
-        assert_eq!(with_libraries(&libraries, Some(OsStr::new("/x.so"))), format!("{all}:/x.so").as_str());
-        assert_eq!(with_libraries(&libraries, None), all);
-        assert_eq!(with_libraries(&libraries[..1], Some(OsStr::new(""))), "/l/libweft_preload.so");
+        assert_eq!(with("/x.so /y.so", None), format!("{all}:/x.so:/y.so").as_str());
+        assert_eq!(with_libraries(&libraries, None, None), all);
+        assert_eq!(with_libraries(&libraries[..1], Some(OsStr::new("")), None), "/l/libweft_preload.so");
+        assert_eq!(with("/x.so", Some("libasan.so.8")), format!("libasan.so.8::{all}:/x.so").as_str());
+        let by_user = format!("/l/libasan.so.8:{all}:/x.so");
+        assert_eq!(with("/l/libasan.so.8:/x.so", None), by_user.as_str());
+        assert_eq!(with("/l/libasan.so.8:/x.so", Some("libasan.so.8")), by_user.as_str());
     }
 
     #[test]

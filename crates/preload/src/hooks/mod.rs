@@ -5,6 +5,7 @@ pub(crate) mod attributes;
 pub(crate) mod copying;
 pub(crate) mod descriptors;
 pub(crate) mod directories;
+pub(crate) mod executed;
 pub(crate) mod extended_attributes;
 pub(crate) mod files;
 pub(crate) mod libraries;

@@ -5,13 +5,14 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use libc::pid_t;
 
 use super::attributes;
-use super::programs::{Strings, list_of, prepare, search, searches_weft};
+use super::executed::Executed;
+use super::programs::{Program, Strings, list_of, prepare, search, searches_weft};
 use super::spawn_directories::{self, Beginning};
 use crate::dispatch::on_path;
 use crate::guard::{Errno, enter, run_inside, within};
 use crate::lock_inheritance::{self, Passed};
 use crate::real::hooks;
-use crate::{cwd, lock_sessions, table};
+use crate::{cwd, keep, lock_sessions, table};
 
 /// Depth limit of interpreters that are scripts.
 const SCRIPTS_MAX: u32 = 4;
@@ -86,8 +87,12 @@ hooks! {
     fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
         before_exec();
         if !searches_weft(file) {
-            let environment = for_program(environment, None);
-            return execvpe::real(file, arguments, environment.as_ptr());
+            let executed = examine_found(file);
+            if executed.script.is_none() {
+                executed.tell(file, arguments);
+                let environment = for_program(environment, None, &executed);
+                return execvpe::real(file, arguments, environment.as_ptr());
+            }
         }
         let found = enter(|| search(file).map(CString::into_raw));
         if found.is_null() {
@@ -115,12 +120,32 @@ hooks! {
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
         if table::find(fd).is_none() {
             before_exec();
-            let environment = for_program(environment, None);
-            return fexecve::real(fd, arguments, environment.as_ptr());
+            let executed = within(|| Ok(Executed::of_descriptor(fd))).unwrap_or_default();
+            if executed.script.is_none() {
+                executed.tell(c"the program".as_ptr(), arguments);
+                let environment = for_program(environment, None, &executed);
+                return fexecve::real(fd, arguments, environment.as_ptr());
+            }
         }
         // The open file itself, whatever its name is now.
         let link = crate::shared::link_name(fd);
         execve(link.as_ptr().cast(), arguments, environment)
+    }
+
+    fn system(command: *const c_char) -> c_int {
+        before_exec();
+        restore_environment();
+        after_wait(system::real(command).wrapping_add(1)).wrapping_sub(1)
+    }
+
+    fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
+        before_exec();
+        restore_environment();
+        popen::real(command, kind)
+    }
+
+    fn pclose(stream: *mut libc::FILE) -> c_int {
+        after_wait(pclose::real(stream).wrapping_add(1)).wrapping_sub(1)
     }
 
     fn _exit(status: c_int) -> () {
@@ -146,13 +171,34 @@ fn after_wait(pid: pid_t) -> pid_t {
     pid
 }
 
+/// Puts back into the program's own environment what libc passes to a program that it executes itself.
+fn restore_environment() {
+    run_inside(|| {
+        keep::restore_own();
+        cwd::restore_variable();
+    });
+}
+
 /// Reports this process's writes to all clients before it executes another program or ends.
 pub(super) fn before_exec() {
     run_inside(table::report_all);
 }
 
+/// Examines the program that a search of local directories finds.
+///
+/// # Safety
+/// The name ends with a zero.
+pub(super) unsafe fn examine_found(file: *const c_char) -> Executed {
+    // SAFETY: as the caller promises.
+    let found = within(|| unsafe {
+        let found = search(file)?;
+        Ok(Executed::of(libc::AT_FDCWD, found.as_ptr()))
+    });
+    found.unwrap_or_default()
+}
+
 /// An environment that tells a program about this process: the current directory, if it is in Weft, and
-/// locks.
+/// locks. It also has the variables of Weft that it lacked.
 pub(super) struct Environment {
     given: Strings,
     changed: Option<(Vec<CString>, Vec<*const c_char>)>,
@@ -177,7 +223,11 @@ impl Environment {
 ///
 /// # Safety
 /// NULL, or a list of strings that ends with NULL.
-pub(super) unsafe fn for_program(given: Strings, spawned: Option<*const c_void>) -> Environment {
+pub(super) unsafe fn for_program(
+    given: Strings,
+    spawned: Option<*const c_void>,
+    program: &Executed,
+) -> Environment {
     let prepared = within(|| {
         let beginning = spawned.map_or(Beginning::Same, spawn_directories::of);
         let moves = !matches!(beginning, Beginning::Same);
@@ -186,28 +236,36 @@ pub(super) unsafe fn for_program(given: Strings, spawned: Option<*const c_void>)
             Beginning::Local => None,
             Beginning::Weft(here) => Some(here),
         };
-        Ok((lock_inheritance::pass_on(spawned.is_some()), here, moves))
+        // SAFETY: as the caller promises.
+        let entries = unsafe { list_of(given) };
+        // SAFETY: strings.
+        let entries: Vec<_> =
+            entries.iter().map(|entry| unsafe { CStr::from_ptr(*entry) }.to_bytes()).collect();
+        // A static program passes the variables on to others.
+        let missing = match program.is_privileged {
+            false => keep::missing(&entries, program.runtime.as_deref()),
+            true => Vec::new(),
+        };
+        Ok((lock_inheritance::pass_on(spawned.is_some()), here, moves, missing))
     });
-    let (locks, here, moves) = prepared.unwrap_or((None, None, false));
-    if here.is_none() && !moves && locks.is_none() {
+    let (locks, here, moves, mut texts) = prepared.unwrap_or((None, None, false, Vec::new()));
+    if here.is_none() && !moves && locks.is_none() && texts.is_empty() {
         return Environment { given, changed: None, locks: None };
     }
     let changed = within(|| {
-        let mut texts: Vec<CString> = locks.iter().map(|locks| locks.text.clone()).collect();
+        texts.extend(locks.iter().map(|locks| locks.text.clone()));
         if let Some(here) = here {
             let text = [cwd::VARIABLE.to_bytes(), b"=", &here.to_pass_on()].concat();
             texts.push(CString::new(text).map_err(|_| Errno(libc::EINVAL))?);
         }
+        let name_of =
+            |entry: &CStr| entry.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
+        let mut replaced: Vec<_> = texts.iter().map(|text| name_of(text)).collect();
+        replaced.extend([cwd::VARIABLE, lock_inheritance::VARIABLE].map(|name| name.to_bytes().to_vec()));
         // SAFETY: as the caller promises.
         let mut all = unsafe { list_of(given) };
-        all.retain(|entry| {
-            // SAFETY: strings.
-            let entry = unsafe { CStr::from_ptr(*entry) }.to_bytes();
-            let is = |variable: &CStr| {
-                entry.strip_prefix(variable.to_bytes()).is_some_and(|rest| rest.starts_with(b"="))
-            };
-            !is(cwd::VARIABLE) && !is(lock_inheritance::VARIABLE)
-        });
+        // SAFETY: strings.
+        all.retain(|entry| !replaced.contains(&name_of(unsafe { CStr::from_ptr(*entry) })));
         all.extend(texts.iter().map(|text| text.as_ptr()));
         all.push(std::ptr::null());
         Ok((texts, all))
@@ -249,28 +307,77 @@ pub(super) type Go<'a> = &'a dyn Fn(Option<c_int>, *const c_char, Strings, Strin
 pub(super) unsafe fn run(start: &Start, arguments: Strings, environment: Strings, go: Go<'_>) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let environment = for_program(environment, start.spawned);
-        let local =
-            |dirfd, path| go((start.depth == 0).then_some(dirfd), path, arguments, environment.as_ptr());
+        let local = |dirfd, path| {
+            let executed = within(|| Ok(start.examine(dirfd, path))).unwrap_or_default();
+            if let Some((interpreter, option)) = &executed.script {
+                let script = start.script_path(dirfd, path);
+                let program =
+                    within(|| Ok(Program::of_script(interpreter, option.as_ref(), script, arguments)));
+                return program.map_or(-1, |program| start.run_prepared(program, environment, go));
+            }
+            executed.tell(path, arguments);
+            let environment = for_program(environment, start.spawned, &executed);
+            go((start.depth == 0).then_some(dirfd), path, arguments, environment.as_ptr())
+        };
         let prepared = std::cell::RefCell::new(None);
         let result = on_path(start.dirfd, start.path, start.follow, local, |target| {
             if !start.follow && attributes::is_link(target)? {
                 return Err(Errno(libc::ELOOP));
             }
-            let mut program = prepare(target, arguments)?;
-            program.arguments.push(std::ptr::null());
-            *prepared.borrow_mut() = Some(program);
+            *prepared.borrow_mut() = Some(prepare(target, arguments)?);
             Ok(0)
         });
-        let Some(program) = prepared.take().filter(|_| result == 0) else { return result };
-        let (path, arguments) = (program.path.as_ptr(), program.arguments.as_ptr());
-        let result = match start.depth < SCRIPTS_MAX && program.is_script {
-            true => {
-                let spawned = start.spawned;
-                let interpreter = Start { depth: start.depth + 1, spawned, ..Start::of(path) };
-                run(&interpreter, arguments, environment.given, go)
+        match prepared.take().filter(|_| result == 0) {
+            Some(program) => start.run_prepared(program, environment, go),
+            None => result,
+        }
+    }
+}
+
+impl Start {
+    /// Examines a local program before it is executed.
+    unsafe fn examine(&self, dirfd: c_int, path: *const c_char) -> Executed {
+        // SAFETY: as the caller of `run` promises.
+        unsafe {
+            let moves = |actions| !matches!(spawn_directories::of(actions), Beginning::Same);
+            match (path.is_null(), *path as u8) {
+                (true, _) => Executed::default(),
+                (_, 0) => Executed::of_descriptor(dirfd),
+                // Relative to a directory in which the child will be.
+                (_, first) if first != b'/' && self.spawned.is_some_and(moves) => Executed::default(),
+                _ => Executed::of(dirfd, path),
             }
-            false => go(None, path, arguments, environment.as_ptr()),
+        }
+    }
+
+    /// The path by which an interpreter opens a local script, as the kernel passes it.
+    unsafe fn script_path(&self, dirfd: c_int, path: *const c_char) -> CString {
+        // SAFETY: as the caller of `run` promises.
+        let path = unsafe { CStr::from_ptr(path) };
+        let bytes = path.to_bytes();
+        if dirfd == libc::AT_FDCWD || bytes.starts_with(b"/") {
+            return path.to_owned();
+        }
+        let slash = if bytes.is_empty() { "" } else { "/" };
+        let whole = [format!("/dev/fd/{dirfd}{slash}").as_bytes(), bytes].concat();
+        CString::new(whole).unwrap_or_default()
+    }
+
+    /// Executes what is executed instead of a file: a copy of a program in Weft, or the interpreter of a script.
+    unsafe fn run_prepared(&self, mut program: Program, environment: Strings, go: Go<'_>) -> c_int {
+        run_inside(|| program.arguments.push(std::ptr::null()));
+        let (path, arguments) = (program.path.as_ptr(), program.arguments.as_ptr());
+        // SAFETY: the strings live as long as the program.
+        let result = unsafe {
+            if self.depth < SCRIPTS_MAX && program.is_script {
+                let interpreter = Start { depth: self.depth + 1, spawned: self.spawned, ..Start::of(path) };
+                run(&interpreter, arguments, environment, go)
+            } else {
+                let executed = within(|| Ok(Executed::of(libc::AT_FDCWD, path))).unwrap_or_default();
+                executed.tell(program.shown.as_ptr(), arguments);
+                let environment = for_program(environment, self.spawned, &executed);
+                go(None, path, arguments, environment.as_ptr())
+            }
         };
         let before = crate::guard::errno();
         if program.copy >= 0 {

@@ -11,13 +11,12 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use weft_client::{File, OpenOptions};
+use weft_host::program::{SCRIPT_LINE_BYTES_MAX, script_line};
 
 use crate::guard::{Errno, Outcome, address, system};
 use crate::paths::{Place, Target, resolve};
 use crate::{cwd, mounts, table};
 
-/// Bytes of a script's first line that the kernel reads.
-const LINE_BYTES_MAX: usize = 255;
 const COPY_BYTES: usize = 1 << 20;
 
 /// A list of strings that ends with NULL.
@@ -43,6 +42,8 @@ pub(super) unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
 /// What is executed instead of a file in Weft.
 pub(super) struct Program {
     pub(super) path: CString,
+    /// The path as the program that executes it would write it.
+    pub(super) shown: CString,
     pub(super) arguments: Vec<*const c_char>,
     pub(super) is_script: bool,
     /// Descriptor of a copy, or -1.
@@ -65,34 +66,49 @@ pub(super) unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Pro
                 _ => error.into(),
             }
         })?;
-    // SAFETY: as the caller promises.
-    let given = unsafe { list_of(arguments) };
-    let mut line = vec![0u8; LINE_BYTES_MAX];
+    let mut line = vec![0u8; SCRIPT_LINE_BYTES_MAX];
     let read = file.read_at(&mut line, 0)?;
     line.truncate(read);
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno(libc::ENOEXEC));
-    if let Some(rest) = line.strip_prefix(b"#!") {
-        let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
-        let words = rest[..end].trim_ascii();
-        let cut = words.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(words.len());
-        let (interpreter, option) = (&words[..cut], words[cut..].trim_ascii());
+    let shown = text(&target.shown())?;
+    if let Some((interpreter, option)) = script_line(&line) {
         if interpreter.is_empty() {
             return Err(Errno(libc::ENOEXEC));
         }
-        let mut texts = vec![text(interpreter)?];
-        if !option.is_empty() {
-            texts.push(text(option)?);
-        }
-        texts.push(text(&target.shown())?);
-        let arguments = texts.iter().map(|text| text.as_ptr()).chain(given.into_iter().skip(1)).collect();
-        return Ok(Program { path: text(interpreter)?, arguments, is_script: true, copy: -1, _texts: texts });
+        let (interpreter, option) = (text(interpreter)?, option.map(text).transpose()?);
+        // SAFETY: as the caller promises.
+        return Ok(unsafe { Program::of_script(&interpreter, option.as_ref(), shown, arguments) });
     }
     if !line.starts_with(b"\x7fELF") {
         return Err(Errno(libc::ENOEXEC));
     }
     let copy = copy_of(&file, &target.shown())?;
     let path = text(format!("/proc/self/fd/{copy}").as_bytes())?;
-    Ok(Program { path, arguments: given, is_script: false, copy, _texts: Vec::new() })
+    // SAFETY: as the caller promises.
+    let arguments = unsafe { list_of(arguments) };
+    Ok(Program { path, shown, arguments, is_script: false, copy, _texts: Vec::new() })
+}
+
+impl Program {
+    /// The interpreter of a script of this path, which is executed instead.
+    ///
+    /// # Safety
+    /// The list of strings ends with NULL.
+    pub(super) unsafe fn of_script(
+        interpreter: &CStr,
+        option: Option<&CString>,
+        script: CString,
+        arguments: Strings,
+    ) -> Program {
+        let mut texts = vec![interpreter.to_owned()];
+        texts.extend(option.cloned());
+        texts.push(script);
+        // SAFETY: as the caller promises.
+        let given = unsafe { list_of(arguments) };
+        let arguments = texts.iter().map(|text| text.as_ptr()).chain(given.into_iter().skip(1)).collect();
+        let (path, shown) = (interpreter.to_owned(), interpreter.to_owned());
+        Program { path, shown, arguments, is_script: true, copy: -1, _texts: texts }
+    }
 }
 
 /// Copies a file into memory. Returns a descriptor of the copy.

@@ -5,12 +5,12 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::{mode_t, pid_t};
 
 use super::opening;
-use super::process::{Start, before_exec, for_program, run};
+use super::process::{Start, before_exec, examine_found, for_program, run};
 use super::programs::{Strings, search, searches_weft};
 use super::spawn_directories::{self, Beginning};
 use super::whereabouts::directory_at;
 use crate::dispatch::place_of;
-use crate::guard::{Errno, within};
+use crate::guard::{Errno, enter, within};
 use crate::paths::Place;
 use crate::real::hooks;
 use crate::table;
@@ -25,7 +25,12 @@ hooks! {
         environment: Strings,
     ) -> c_int {
         before_exec();
-        let go = |_, path, arguments, environment| posix_spawn::real(pid, path, actions, attributes, arguments, environment);
+        let go = |_, path, arguments, environment| {
+            match posix_spawn::real(pid, path, actions, attributes, arguments, environment) {
+                0 => 0,
+                error => enter(|| Err(Errno(error))),
+            }
+        };
         match run(&Start::spawned(path, actions), arguments, environment, &go) {
             -1 => crate::guard::errno(),
             result => result,
@@ -42,8 +47,12 @@ hooks! {
     ) -> c_int {
         before_exec();
         if !searches_weft(file) {
-            let environment = for_program(environment, Some(actions));
-            return posix_spawnp::real(pid, file, actions, attributes, arguments, environment.as_ptr());
+            let executed = examine_found(file);
+            if executed.script.is_none() {
+                executed.tell(file, arguments);
+                let environment = for_program(environment, Some(actions), &executed);
+                return posix_spawnp::real(pid, file, actions, attributes, arguments, environment.as_ptr());
+            }
         }
         match within(|| search(file)) {
             Ok(found) => posix_spawn(pid, found.as_ptr(), actions, attributes, arguments, environment),
