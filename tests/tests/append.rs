@@ -116,6 +116,64 @@ fn an_append_that_was_turned_on_after_the_open_goes_behind_what_another_mount_wr
     assert_eq!(fs::read_to_string(two.join("log")).unwrap(), expected.replace("base", "BASE"));
 }
 
+/// Programs in the current directory write by a descriptor that they inherit.
+const FLAGS_OVER_EXEC: &str = r#"
+import fcntl, os, shutil, subprocess, sys
+shutil.copy("/bin/sh", "sh")
+log = os.open("log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+os.write(log, b"----------")
+os.set_inheritable(log, True)
+def told():
+    with open("log") as file:
+        print(file.read(), "appends" if fcntl.fcntl(log, fcntl.F_GETFL) & os.O_APPEND else "anywhere", flush=True)
+def in_child(act):
+    child = os.fork()
+    if child == 0:
+        act()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+def by_programs(first):
+    os.lseek(log, 3, os.SEEK_SET)
+    subprocess.run(["./sh", "-c", f"printf {first} >&{log}"], close_fds=False, check=True)
+    in_child(lambda: os.execv("./sh", ["./sh", "-c", f"printf {first}{first} >&{log}"]))
+told()
+for flags, letters in (0, "ABCD"), (os.O_APPEND, "EFGH"), (os.O_NONBLOCK, "IJKL"):
+    fcntl.fcntl(log, fcntl.F_SETFL, flags)
+    copy = os.dup(log)
+    os.pwrite(log, letters[0].encode(), 0)
+    os.pwrite(copy, letters[1].encode(), 1)
+    in_child(lambda: os.pwrite(log, letters[2].encode(), 2))
+    os.close(copy)
+    by_programs(letters[3])
+    told()
+# What an executed program sets holds for this one.
+for flags in os.O_APPEND, 0:
+    program = f"import fcntl, os; fcntl.fcntl({log}, fcntl.F_SETFL, {flags}); os.pwrite({log}, b'!', 0)"
+    subprocess.run([sys.executable, "-c", program], close_fds=False, check=True)
+    os.pwrite(log, b"?", 1)
+    told()
+"#;
+
+#[test]
+fn flags_that_were_changed_after_the_open_hold_over_dup_fork_and_exec() {
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    let run = |directory: &std::path::Path| {
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", FLAGS_OVER_EXEC]).current_dir(directory);
+        weft_tests::expect_success("python3", &command.output().expect("python3 can be run"))
+    };
+    let local = weft_tests::temporary_dir();
+    let expected = run(local.path());
+    assert!(expected.contains("ABCDDD---- anywhere") && expected.lines().count() == 6, "{expected}");
+    assert_eq!(run(mount.path()), expected);
+    weft_tests::preload_library();
+    let script = "mkdir /weft/run; cd /weft/run; exec python3 -c \"$0\"";
+    let mut command = cluster.command(&["run", "--url", cluster.url(), "--", "bash", "-c", script]);
+    let output = command.arg(FLAGS_OVER_EXEC).output().expect("weft can be run");
+    assert_eq!(weft_tests::expect_success("weft run", &output), expected);
+}
+
 fn set_flags(file: &fs::File, flags: i32) {
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }, 0);

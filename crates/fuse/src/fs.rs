@@ -79,6 +79,8 @@ pub(crate) struct OpenFile {
     only_appends: AtomicBool,
     /// The kernel does not cache what is read and written.
     direct_io: bool,
+    /// Opened with `O_SYNC` or `O_DSYNC`: the client makes each write durable.
+    synced: bool,
     writable: bool,
     /// Where the page cache is left out and reading ahead is allowed.
     ahead: Option<ReadAhead>,

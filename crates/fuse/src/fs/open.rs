@@ -125,6 +125,7 @@ impl WeftFs {
             file,
             only_appends: AtomicBool::new(append),
             direct_io,
+            synced: flags & libc::O_DSYNC != 0,
             writable,
             ahead,
             set_id: SetIdBits::default(),
@@ -271,7 +272,12 @@ impl WeftFs {
                 self.coherence.refilled(open.ino, bytes);
             }
         }
-        Ok(written.map(|_| data.len())?)
+        written?;
+        // `RWF_DSYNC` and `RWF_SYNC`. Where the kernel caches writes it sends an fsync instead.
+        if manner.flags & libc::O_DSYNC != 0 && open.direct_io && !open.synced {
+            self.sync(&open)?;
+        }
+        Ok(data.len())
     }
 
     /// Which open file a changed page of a mapping was changed through, the kernel does not tell.
@@ -358,9 +364,12 @@ impl WeftFs {
     }
 
     pub(crate) fn fsync(&self, handle: u64) -> Outcome<()> {
-        let open = self.file(handle)?;
+        self.sync(&*self.file(handle)?)
+    }
+
+    fn sync(&self, open: &OpenFile) -> Outcome<()> {
         open.file.sync_contents()?;
-        self.report_of(&open)?;
+        self.report_of(open)?;
         Ok(open.file.sync_attributes()?)
     }
 

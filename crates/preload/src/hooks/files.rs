@@ -29,7 +29,7 @@ hooks! {
     }
 
     fn write = __write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t where fd is open {
-        write_next(&open, one(buffer, bytes))
+        write_next(&open, one(buffer, bytes), appends(&open))
     }
 
     fn pread = pread64 = __pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t
@@ -46,7 +46,7 @@ hooks! {
 
     fn pwrite = pwrite64 = __pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t
     where fd is open {
-        write_there(&open, one(buffer, bytes), place(offset)?)
+        write_there(&open, one(buffer, bytes), place(offset)?, appends(&open))
     }
 
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t where fd is open {
@@ -54,7 +54,7 @@ hooks! {
     }
 
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t where fd is open {
-        write_next(&open, pieces(list, count)?)
+        write_next(&open, pieces(list, count)?, appends(&open))
     }
 
     fn preadv = preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t where fd is open {
@@ -62,7 +62,7 @@ hooks! {
     }
 
     fn pwritev = pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t where fd is open {
-        write_there(&open, pieces(list, count)?, place(offset)?)
+        write_there(&open, pieces(list, count)?, place(offset)?, appends(&open))
     }
 
     fn preadv2 = preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
@@ -77,9 +77,18 @@ hooks! {
     fn pwritev2 = pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         match find(fd) {
             None => pwritev2::real(fd, list, count, offset, flags),
-            Some(_) if flags & !libc::RWF_HIPRI != 0 => enter(|| Err(Errno(libc::EOPNOTSUPP))),
-            Some(_) if offset == -1 => writev(fd, list, count),
-            Some(_) => pwritev(fd, list, count, offset),
+            Some(_) if flags & !WRITE_FLAGS != 0 => enter(|| Err(Errno(libc::EOPNOTSUPP))),
+            Some(open) => enter(|| {
+                let appends = flags & libc::RWF_APPEND != 0 || appends(&open);
+                let written = match offset {
+                    -1 => write_next(&open, pieces(list, count)?, appends)?,
+                    _ => write_there(&open, pieces(list, count)?, place(offset)?, appends)?,
+                };
+                if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
+                    sync(&open)?;
+                }
+                Ok(written)
+            }),
         }
     }
 
@@ -126,6 +135,13 @@ hooks! {
             Some(_) => 0,
         }
     }
+}
+
+/// Flags of `pwritev2` that are known here.
+const WRITE_FLAGS: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+
+fn appends(open: &Use) -> bool {
+    open.flags() & libc::O_APPEND != 0
 }
 
 fn place(offset: off_t) -> Outcome<u64> {
@@ -260,9 +276,8 @@ pub(crate) fn read_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
 
 /// Writes at the descriptor's position, or at the end of the file. Concurrent writers write one after the
 /// other.
-pub(crate) fn write_next(open: &Use, memory: Regions) -> Outcome<ssize_t> {
+pub(crate) fn write_next(open: &Use, memory: Regions, appends: bool) -> Outcome<ssize_t> {
     let position = &open.shared().position;
-    let appends = open.flags() & libc::O_APPEND != 0;
     let here = (!appends).then(|| position.load(Ordering::Acquire));
     let memory = before_write(open, memory, here)?;
     let bytes = memory.total_bytes();
@@ -281,9 +296,8 @@ pub(crate) fn write_next(open: &Use, memory: Regions) -> Outcome<ssize_t> {
     written
 }
 
-/// Writes from `offset` on. If the descriptor appends, writes at the end of the file, as on Linux.
-fn write_there(open: &Use, memory: Regions, offset: u64) -> Outcome<ssize_t> {
-    let appends = open.flags() & libc::O_APPEND != 0;
+/// Writes from `offset` on, or at the end of the file, as on Linux.
+fn write_there(open: &Use, memory: Regions, offset: u64, appends: bool) -> Outcome<ssize_t> {
     let memory = before_write(open, memory, (!appends).then_some(offset))?;
     match (memory.total_bytes(), appends) {
         (0, _) => Ok(0),
