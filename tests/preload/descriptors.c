@@ -315,6 +315,37 @@ static void mapped_after_locks(void) {
     close(fd);
 }
 
+static int is_mapped(int fd) {
+    void *map = mmap(NULL, 4, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) CHECK(errno == ENODEV);
+    return map != MAP_FAILED && munmap(map, 4) == 0;
+}
+
+static int locked_from(int fd, int command, short kind, off_t start, off_t bytes) {
+    struct flock lock = {.l_type = kind, .l_whence = SEEK_SET, .l_start = start, .l_len = bytes};
+    return fcntl(fd, command, &lock);
+}
+
+/* Unlocked range by range, by the close of another descriptor, and by being a child. */
+static void mapped_after_ranges(void) {
+    int commands[] = {F_SETLK, F_OFD_SETLK}, fd = file("ranges", "text"), status;
+    for (int at = 0; at < 2; at++) {
+        int command = commands[at];
+        CHECK(is_mapped(fd) && locked_from(fd, command, F_WRLCK, 0, 100) == 0 && locked_from(fd, command, F_RDLCK, 200, 1) == 0);
+        CHECK(!is_mapped(fd) && locked_from(fd, command, F_UNLCK, 0, 50) == 0);
+        CHECK(!is_mapped(fd) && locked_from(fd, command, F_UNLCK, 50, 100) == 0);
+        CHECK(!is_mapped(fd) && locked_from(fd, command, F_UNLCK, 200, 1) == 0);
+        CHECK(is_mapped(fd));
+        CHECK(locked_from(fd, command, F_WRLCK, 7, 1) == 0 && !is_mapped(fd));
+        pid_t pid = fork();
+        if (pid == 0) _exit(is_mapped(fd) != (command == F_SETLK));
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+        if (command == F_SETLK) CHECK(close(open("ranges", O_RDONLY)) == 0 && is_mapped(fd));
+        CHECK(locked_from(fd, command, F_UNLCK, 7, 1) == 0 && is_mapped(fd));
+    }
+    close(fd);
+}
+
 static void locks(void) {
     int fd = file("locked", "x");
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
@@ -504,6 +535,7 @@ int main(int count, char **arguments) {
     parts_of_mappings();
     remapped();
     mapped_after_locks();
+    mapped_after_ranges();
     locks();
     searching();
     streams();

@@ -516,6 +516,22 @@ fn descriptors_are_what_posix_has() {
 }
 
 #[test]
+fn every_function_on_streams_does_what_it_does_on_local_files_or_refuses() {
+    let cluster = Cluster::start(2);
+    let program: PathBuf = cluster.scratch("programs").join("stdio");
+    compile("stdio.c", &program, &["-w", "-D_FORTIFY_SOURCE=2"]);
+    let program = program.to_str().expect("UTF-8");
+    same(&cluster, "stdio", program);
+    let script = format!("mkdir -p /weft/wide; cd /weft/wide; {program} wide");
+    let output = output(run(&cluster, &["bash", "-euc", &script]));
+    let said = expect_success(&script, &output);
+    let refused = said.matches("EOPNOTSUPP").count();
+    assert!(refused == 18 && !said.contains("ended with") && said.contains("f has 23: one 1|two"), "{said}");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(told.matches("for bytes only").count(), 1, "{told}");
+}
+
+#[test]
 fn walks_requests_and_programs_that_are_executed_are_what_libc_has() {
     let cluster = Cluster::start(2);
     let program: PathBuf = cluster.scratch("programs").join("walks");

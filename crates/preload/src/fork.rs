@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::guard::run_inside;
 use crate::hooks::{libraries, map, spawn_directories};
 use crate::memory::{Held, OWN};
-use crate::{cwd, lock_sessions, mounts, table};
+use crate::{cwd, lock_sessions, locked_ranges, mounts, table};
 
 /// The forking thread's signals, while all locks are held.
 struct Signals(UnsafeCell<MaybeUninit<libc::sigset_t>>);
@@ -18,7 +18,7 @@ unsafe impl Sync for Signals {}
 
 static SIGNALS: Signals = Signals(UnsafeCell::new(MaybeUninit::uninit()));
 /// All locks of this library, in the order in which they are taken.
-static LOCKS: [&(dyn Held + Sync); 10] = [
+static LOCKS: [&(dyn Held + Sync); 11] = [
     &mounts::ADDING,
     &cwd::HERE,
     &map::MAPPINGS,
@@ -27,6 +27,7 @@ static LOCKS: [&(dyn Held + Sync); 10] = [
     &libraries::COPIED,
     &lock_sessions::PROCESS,
     &lock_sessions::ENDS,
+    &locked_ranges::LOCKED,
     &table::FREE,
     &OWN,
 ];

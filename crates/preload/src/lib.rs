@@ -9,6 +9,7 @@
 //!   links          symbolic links between the two sides     privileges  what a file loses when written
 //!   paths          which file system a name is in           cwd      a current directory in Weft
 //!   table          which descriptors are in Weft            lock_sessions, lock_inheritance  owners of locks
+//!   locked_ranges  what this process has locked
 //!   mounts         clusters and this process's connections  shared   open files, over fork and exec
 //!   guard          signals, errno, panics, system calls     path_text  normal paths
 //!   keep           Weft's variables, kept over exec         real     libc's functions behind the hooks
@@ -34,6 +35,7 @@ mod keep;
 mod links;
 mod lock_inheritance;
 mod lock_sessions;
+mod locked_ranges;
 mod memory;
 mod mounts;
 mod path_text;

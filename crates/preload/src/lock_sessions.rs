@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use weft_client::{Client, ConnectOptions, File, LockKind, LockOwner, LockTarget, LockWait, Transport};
 
 use crate::guard::{Errno, Outcome, is_inside, run_inside, within};
+use crate::locked_ranges::{self, Owner};
 use crate::memory::SpinLock;
 use crate::mounts;
 use crate::shared::{self, Kind, NOT_LOCKED, SHARED, random_id};
@@ -251,6 +252,7 @@ pub(crate) fn end_of_process(open: &Use) {
     if !has_any {
         return;
     }
+    locked_ranges::forget(Owner::process(ino));
     // The server releases what remains with the session.
     let _ = by_process(open, |file| Ok(file.unlock_all_as(owner())?));
     let closed = PROCESS.with(|process| {
@@ -276,6 +278,7 @@ pub(crate) fn leave(open: &Use) {
     if open.whole().left.swap(true, Ordering::AcqRel) {
         return;
     }
+    locked_ranges::forget(Owner::open(open.whole()));
     let shared = open.shared();
     let others = shared.locks.let_go(std::process::id());
     if !shared.locks.any() {

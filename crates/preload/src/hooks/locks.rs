@@ -8,6 +8,7 @@ use weft_client::{File, LockKind, LockOwner, LockTarget, LockWait};
 
 use crate::guard::{Errno, Outcome, is_signal_due};
 use crate::lock_sessions::{by_open_file, by_process, check_open_file, open_file_owner, owner};
+use crate::locked_ranges::{self, Owner};
 use crate::shared::{EXCLUSIVELY, Kind, NOT_LOCKED, SHARED};
 use crate::table::Use;
 
@@ -118,6 +119,10 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
     match is_of_process {
         true => by_process(open, |file| obey(file, owner(), target, operation))?,
         false => obey_by_open_file(open, target, operation)?,
+    }
+    if let LockTarget::Range { first, last } = target {
+        let by = if is_of_process { Owner::process(open.shared().ino) } else { Owner::open(open.whole()) };
+        locked_ranges::note(by, (first, last), kind.is_some());
     }
     if kind.is_none() && is_all {
         open.locked.store(false, Ordering::Release);

@@ -26,6 +26,7 @@ use weft_layout::Regions;
 
 use super::files::read_at;
 use crate::guard::{Errno, Outcome, enter, system, warn, within};
+use crate::locked_ranges::{self, Owner};
 use crate::memory::SpinLock;
 use crate::privileges;
 use crate::real::hooks;
@@ -181,7 +182,8 @@ fn map(
     if access == libc::O_WRONLY || written_back && access != libc::O_RDWR {
         return Err(Errno(libc::EACCES));
     }
-    if written_back && open.locked.load(Ordering::Acquire) {
+    let lockers = [Owner::process(open.shared().ino), Owner::open(open.whole())];
+    if written_back && open.locked.load(Ordering::Acquire) && locked_ranges::any(lockers) {
         return Err(Errno(libc::ENODEV));
     }
     write_file_back(open.shared().ino)?;

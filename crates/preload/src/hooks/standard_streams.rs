@@ -7,9 +7,9 @@
 //!   cat > /weft/log                     the same, before `main`
 //! ```
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{FILE, off64_t, size_t, ssize_t};
 
@@ -21,6 +21,13 @@ use crate::table::find;
 const BUFFER_BYTES: usize = 64 << 10;
 /// The offset of `_fileno` in glibc's `FILE`, on all 64-bit machines.
 const FILENO_OFFSET: usize = 112;
+/// Those of its table of functions, and of the function to read of a stream of `fopencookie`.
+const VTABLE_OFFSET: usize = 216;
+const READ_COOKIE_OFFSET: usize = 232;
+/// glibc's flags of a `FILE`.
+const NO_READS: c_int = 0x4;
+const NO_WRITES: c_int = 0x8;
+const IS_APPENDING: c_int = 0x1000;
 
 #[repr(C)]
 struct Functions {
@@ -32,11 +39,16 @@ struct Functions {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn __fpurge(stream: *mut FILE);
     static mut stdin: *mut FILE;
     static mut stdout: *mut FILE;
     static mut stderr: *mut FILE;
 }
 
+/// The table of functions of streams of `fopencookie`, once there were any.
+static VTABLE: AtomicUsize = AtomicUsize::new(0);
+/// [`read_cookie`], as glibc has it in a stream: mangled by a secret of the process.
+static READ_COOKIE: AtomicUsize = AtomicUsize::new(0);
 /// Our streams on descriptors 0, 1 and 2, once there were any.
 static OURS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 /// libc's standard streams.
@@ -60,10 +72,60 @@ pub(super) unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     unsafe {
         let stream = fopencookie(fd as usize as *mut c_void, mode, functions);
         if !stream.is_null() {
+            READ_COOKIE.store(field(stream, READ_COOKIE_OFFSET), Ordering::Release);
+            VTABLE.store(field(stream, VTABLE_OFFSET), Ordering::Release);
             stream.cast::<u8>().add(FILENO_OFFSET).cast::<c_int>().write(fd);
             libc::setvbuf(stream, ptr::null_mut(), libc::_IOFBF, BUFFER_BYTES);
+            seek_to_start(stream, CStr::from_ptr(mode).to_bytes());
         }
         stream
+    }
+}
+
+unsafe fn field(stream: *mut FILE, offset: usize) -> usize {
+    // SAFETY: as the caller promises, the stream has a number there.
+    unsafe { stream.cast::<u8>().add(offset).cast::<usize>().read() }
+}
+
+/// Whether a stream is one of [`stream`].
+pub(super) unsafe fn is_ours(stream: *mut FILE) -> bool {
+    // SAFETY: a live stream. Those with this table of functions have the cookie's functions behind it.
+    unsafe {
+        let is_cookie = !stream.is_null() && field(stream, VTABLE_OFFSET) == VTABLE.load(Ordering::Acquire);
+        is_cookie && field(stream, READ_COOKIE_OFFSET) == READ_COOKIE.load(Ordering::Acquire)
+    }
+}
+
+/// A stream that only appends begins at the end of the file.
+unsafe fn seek_to_start(stream: *mut FILE, mode: &[u8]) {
+    if mode.starts_with(b"a") && !mode.contains(&b'+') {
+        let before = crate::guard::errno();
+        // SAFETY: a live stream. What cannot seek has no position.
+        unsafe { libc::fseek(stream, 0, libc::SEEK_END) };
+        weft_client::c::set_errno(before);
+    }
+}
+
+/// Has a stream of ours begin again with another file on its descriptor, and in this mode.
+pub(super) unsafe fn begin_again(stream: *mut FILE, mode: *const c_char) {
+    // SAFETY: a live stream of ours, whose flags are its first field, and a string.
+    unsafe {
+        let mode = CStr::from_ptr(mode).to_bytes();
+        let flags = stream.cast::<c_int>();
+        let wanted = match (mode.first(), mode.contains(&b'+')) {
+            (Some(b'a'), true) => IS_APPENDING,
+            (_, true) => 0,
+            (Some(b'r'), _) => NO_WRITES,
+            (Some(b'a'), _) => IS_APPENDING | NO_READS,
+            _ => NO_READS,
+        };
+        __fpurge(stream);
+        let before = crate::guard::errno();
+        libc::fseek(stream, 0, libc::SEEK_SET);
+        weft_client::c::set_errno(before);
+        libc::clearerr(stream);
+        flags.write(flags.read() & !(NO_READS | NO_WRITES | IS_APPENDING) | wanted);
+        seek_to_start(stream, mode);
     }
 }
 

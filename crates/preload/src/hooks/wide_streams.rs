@@ -4,7 +4,7 @@
 //! for them crash. Those here fail on such a stream as on any that bytes were read from or written to; those with a format
 //! (`fwprintf`, `fwscanf`) look at its orientation themselves.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,9 +33,25 @@ unsafe fn refuses(stream: *mut FILE) -> bool {
         let stream = stream.cast::<u8>();
         (stream.add(WIDE_DATA_OFFSET).cast::<usize>().read(), stream.add(MODE_OFFSET).cast::<c_int>().read())
     };
-    if mode >= 0 || wide_data != NO_WIDE_DATA {
-        return false;
+    let refuses = mode < 0 && wide_data == NO_WIDE_DATA;
+    if refuses {
+        tell();
     }
+    refuses
+}
+
+/// Whether a mode of `fopen` asks for a stream of wide characters (`ccs=`). If so, sets errno, and says so.
+pub(super) unsafe fn refuses_mode(mode: *const c_char) -> bool {
+    // SAFETY: C passes a string.
+    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    let refuses = mode.windows(5).any(|part| part == b",ccs=");
+    if refuses {
+        tell();
+    }
+    refuses
+}
+
+fn tell() {
     if !HAS_TOLD.swap(true, Ordering::Relaxed) {
         warn(
             "streams of files in Weft are for bytes only under weft run: functions for wide characters fail with EOPNOTSUPP; use \
@@ -43,7 +59,6 @@ unsafe fn refuses(stream: *mut FILE) -> bool {
         );
     }
     weft_client::c::set_errno(libc::EOPNOTSUPP);
-    true
 }
 
 hooks! {
