@@ -264,6 +264,33 @@ static void large(void) {
     wait(&status), shown("f");
 }
 
+/* The functions themselves, where the compiler would take the checked ones. */
+static int (*volatile plain)(int, const char *, ...) = dprintf;
+static int (*volatile plain_list)(int, const char *, va_list) = vdprintf;
+
+static int print(int fd, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    int bytes = vdprintf(fd, format, values);
+    va_end(values);
+    va_start(values, format);
+    bytes += plain_list(fd, format, values);
+    va_end(values);
+    return bytes;
+}
+
+/* By the checked functions and by those without checks. */
+static void formatted(void) {
+    put("f", "");
+    int fd = open("f", O_RDWR);
+    SAY(dprintf(fd, "none|")), SAY(plain(fd, "none|")), SAY(print(fd, "%d|", 1));
+    SAY(plain(fd, "%d %s %g %c %ld %d %d %d %g %g %g %g %g %g %g %g %g %s|", 1, "two", 3.5, '4', 5L, 6, 7, 8, 9., 10., 11., 12., 13., 14., 15., 16., 17., "end"));
+    SAY(dprintf(fd, "%d %s %g %c %ld %d %d %d %g %g %g %g %g %g %g %g %g %s|", 1, "two", 3.5, '4', 5L, 6, 7, 8, 9., 10., 11., 12., 13., 14., 15., 16., 17., "end"));
+    SAY(print(fd, "%s %Lg %d %d %d %d %d|", "long", 2.5L, 1, 2, 3, 4, 5)), SAY(plain(fd, "%Lg %.*f|", 0.25L, 2, 1.));
+    SAY(plain(fd, "%*d|", 300, 7)), close(fd), ERRNO(dprintf(fd, "x")), shown("f");
+    fd = open("f", O_RDONLY), ERRNO(plain(fd, "x")), ERRNO(dprintf(fd, "x")), close(fd);
+}
+
 static void wide(void) {
     wchar_t line[20];
     FILE *f = opened("r+");
@@ -282,7 +309,7 @@ static void wide(void) {
 #define CASE(function) {#function, function}
 static const struct { const char *name; void (*run)(void); } CASES[] = {
     CASE(reading), CASE(scanning), CASE(writing), CASE(modes), CASE(places), CASE(buffers), CASE(locks), CASE(descriptors), CASE(reopened),
-    CASE(reopened_local), CASE(standard), CASE(memory), CASE(records), CASE(large), CASE(wide),
+    CASE(reopened_local), CASE(standard), CASE(memory), CASE(records), CASE(large), CASE(formatted), CASE(wide),
 };
 
 int main(int count, char **arguments) {

@@ -7,7 +7,7 @@
 use crate::memory::SpinLock;
 use crate::mounts;
 
-/// Whose the locks are.
+/// The owner of locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The process, which is of this generation, on a file. Children do not inherit them.

@@ -8,6 +8,7 @@ pub(crate) mod directories;
 pub(crate) mod executed;
 pub(crate) mod extended_attributes;
 pub(crate) mod files;
+pub(crate) mod formatted;
 pub(crate) mod libraries;
 pub(crate) mod listed;
 pub(crate) mod locks;
