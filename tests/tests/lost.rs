@@ -164,7 +164,20 @@ fn all_of_an_emptied_data_directory_is_lost() {
     let data = cluster.directory("io1").join("data");
     fs::remove_dir_all(&data).expect("it is ours");
     fs::create_dir(&data).expect("it is ours");
-    start(&mut cluster);
+    // As if a disk was not mounted: the server does not start, and says what to do.
+    for name in ["meta0", "io0", "io1"] {
+        cluster.spawn(name);
+    }
+    assert_eq!(cluster.ended("io1").code(), Some(78));
+    let log = cluster.log("io1");
+    assert!(log.contains("data files are gone") && log.contains("not mounted"), "{log}");
+    assert!(log.contains("--accept-loss") && log.contains(&data.display().to_string()), "{log}");
+    cluster.spawn_with("io1", &["--accept-loss"]);
+    NAMES.iter().for_each(|name| cluster.wait_ready(name));
+    // That is remembered.
+    cluster.stop("io1");
+    cluster.spawn("io1");
+    cluster.wait_ready("io1");
     let client = cluster.client(Transport::Tcp);
     for path in ["/file", "/other"] {
         let error = read(&client, path, 0, 8 * STRIP).map(drop).expect_err("half of it is lost");
@@ -177,6 +190,55 @@ fn all_of_an_emptied_data_directory_is_lost() {
     assert!(read(&client, "/new", 0, 8 * STRIP).expect("it is whole") == bytes(1, 8 * STRIP));
     let file = client.open("/file", &OpenOptions::new().write(true)).expect("it has a name");
     file.write_at(&bytes(1, 2 * STRIP), 0).map(drop).expect_err("the rest would be zeros");
+}
+
+#[test]
+fn what_was_synced_is_missed_before_it_has_checksums() {
+    let mut cluster =
+        Served::start_with(ServedOptions { strip_bytes: STRIP as u32, ..ServedOptions::default() });
+    let client = cluster.client(Transport::Auto);
+    let inos = ["/synced", "/unsynced"].map(|path| {
+        let options = OpenOptions::new().write(true).create(true);
+        let file = client.open(path, &options).expect("it can be made");
+        file.write_at(&bytes(3, 8 * STRIP), 0).expect("it can be written");
+        if path == "/synced" {
+            file.sync_data().expect("it can be synced");
+        }
+        file.ino()
+    });
+    // Checksums are made a second after the sync at the earliest.
+    cluster.kill("io1");
+    assert!(!cluster.directory("io1").join("sums").exists());
+    for ino in inos {
+        fs::remove_file(place(&cluster, "io1", "data", ino)).expect("it is ours");
+    }
+    cluster.spawn("io1");
+    cluster.wait_ready("io1");
+    let error = read(&client, "/synced", 0, 8 * STRIP).map(drop).expect_err("half of it is lost");
+    assert!(error.errno() == libc::EIO && error.to_string().contains("io1"), "{error}");
+}
+
+#[test]
+fn a_scrub_says_why_it_makes_checksums() {
+    let first = "received their first checksums";
+    let again = "got new checksums unverified, since theirs were lost";
+    let (mut cluster, [_, ino]) = stopped_cluster();
+    fs::remove_file(place(&cluster, "io1", "sums", ino)).expect("it is ours");
+    start(&mut cluster);
+    let (code, text) = run(&cluster, &["scrub"]);
+    assert!(code == 0 && text.contains(&format!("256 KiB {again}")) && !text.contains(first), "{text}");
+    // Synced data that a kill keeps from its checksums has never had any.
+    let client = cluster.client(Transport::Auto);
+    let file = client.open("/new", &OpenOptions::new().write(true).create(true)).expect("it can be made");
+    file.write_at(&bytes(4, 8 * STRIP), 0).expect("it can be written");
+    file.sync_data().expect("it can be synced");
+    cluster.kill("io1");
+    cluster.spawn("io1");
+    cluster.wait_ready("io1");
+    let (code, text) = run(&cluster, &["scrub"]);
+    assert!(code == 0 && text.contains(first) && !text.contains(again), "{text}");
+    let (code, text) = run(&cluster, &["scrub"]);
+    assert!(code == 0 && !text.contains(first) && !text.contains(again), "{text}");
 }
 
 #[test]

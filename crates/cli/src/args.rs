@@ -199,6 +199,7 @@ mod tests {
             "weft serve --config weft.toml --name io0 --log-level info,weft_server::io=debug",
             "weft mount weft://a:7400/ /mnt --log-level debug --slow-ms 0",
             "weft serve --config weft.toml --name meta0 --accept-older",
+            "weft serve --config weft.toml --name io1 --accept-loss",
             "weft server ls --dir D --json",
             "weft server replace io0 --config weft.toml --cluster-key cluster.key",
             "weft serve --config weft.toml --name io0 --log-file io0.log",

@@ -1,8 +1,8 @@
 //! The thread of an I/O server that looks after checksums of data: it sums what was written, and scrubs.
 //!
 //! ```text
-//!   half a second ─► settle what was left alone ─► tell what reads have found ─► a second of the scrub, if one goes on ─┐
-//!        ▲───────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   half a second ─► settle what was left alone, sync marks ─► tell what reads have found ─► a second of the scrub, if one goes on ─┐
+//!        ▲─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //!
 //!   DIR/scrub-state   weft-scrub 1            written by rename, about every ten seconds of a scrub and at its end
 //!                     known_s 1769000000      when this server first had checksums
@@ -48,6 +48,8 @@ const MISSING_MAX: usize = 4096;
 const SETTLE_BYTES_PER_S: u64 = 256 << 20;
 /// Storage that has never been scrubbed is so long after it first was under this care.
 const FIRST_SCRUB_S: u64 = 3600;
+/// Marks of data files are synced this often. A power cut can take those that were set since.
+const MARKS_EVERY: Duration = Duration::from_secs(5);
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 const FILES_PER_PAGE: usize = 256;
 /// More findings are counted only.
@@ -76,7 +78,8 @@ pub(crate) fn run<D: Disk>(setup: Setup<D>) {
         state.save(&path);
     }
     setup.shared.scrub.book().whole_ended_s = state.whole_ended_s;
-    let caretaker = Caretaker { setup, path, state, scrub: None, first_failure: true };
+    let caretaker =
+        Caretaker { setup, path, state, scrub: None, marks_synced: Instant::now(), first_failure: true };
     match Reactor::new(ReactorOptions::default()) {
         Ok(reactor) => reactor.run(caretaker.run()),
         Err(error) => log::warning!("sums", "checksums of data are not kept: {error}"),
@@ -172,6 +175,7 @@ struct Caretaker<D: Disk> {
     path: PathBuf,
     state: Noted,
     scrub: Option<Scrub>,
+    marks_synced: Instant,
     first_failure: bool,
 }
 
@@ -184,12 +188,18 @@ async fn pause(stop: &StopFlag, bytes: u64, bytes_per_s: u64) -> bool {
     !stop.is_stopped()
 }
 
+/// When data gets checksums that is to get them `settle_s` after its last change.
+fn settle_when(settle_s: u64) -> SettleWhen {
+    let idle = Duration::from_secs(settle_s);
+    SettleWhen { idle, dirty: DIRTY_MAX.max(idle), synced: SYNCED_IDLE.min(idle), bytes_max: u64::MAX }
+}
+
 impl<D: Disk> Caretaker<D> {
     async fn run(mut self) {
-        let idle = Duration::from_secs(self.setup.settle_s);
+        let when = settle_when(self.setup.settle_s);
         while !self.setup.stop.is_stopped() {
-            let (dirty, synced) = (DIRTY_MAX.max(idle), SYNCED_IDLE.min(idle));
-            self.settle(SettleWhen { idle, dirty, synced, bytes_max: u64::MAX }).await;
+            self.settle(when).await;
+            self.sync_marks().await;
             self.tell_damage();
             self.begin_or_end().await;
             if self.scrub.is_some() {
@@ -218,6 +228,18 @@ impl<D: Disk> Caretaker<D> {
             Err(error) if log::once_a_minute("settle") => {
                 log::warning!(&self.setup.shared.name, "cannot keep checksums of what was written: {error}");
             }
+            _ => {}
+        }
+    }
+
+    async fn sync_marks(&mut self) {
+        if self.marks_synced.elapsed() < MARKS_EVERY {
+            return;
+        }
+        let synced = self.setup.files.sync_marks().await;
+        self.marks_synced = Instant::now();
+        match synced {
+            Err(error) if log::once_a_minute("marks") => log::warning!(&self.setup.shared.name, "{error}"),
             _ => {}
         }
     }
@@ -485,6 +507,9 @@ pub(crate) fn settle_at_stop<D: Disk>(files: &DataFiles<D>, name: &str) {
     let until = Instant::now() + STOP_SETTLES;
     let when = SettleWhen { bytes_max: STOP_BYTES_MAX, ..SettleWhen::NOW };
     let settled = reactor.run(files.settle(when, async |_| Instant::now() < until));
+    if let Err(error) = reactor.run(files.sync_marks()) {
+        log::warning!(name, "{error}");
+    }
     if let Err(error) = settled {
         log::warning!(name, "cannot keep checksums of what was written: {error}");
     }
@@ -507,6 +532,18 @@ mod tests {
         assert_eq!(Noted::parse(&noted.text()), Some(noted));
         assert_eq!(Noted::parse("weft-scrub 1\ncursor x\n"), None);
         assert_eq!(Noted::parse(""), None);
+    }
+
+    #[test]
+    fn synced_data_waits_a_second_for_its_checksums_and_never_longer_than_other_data() {
+        let seconds = |settle_s| {
+            let when = settle_when(settle_s);
+            [when.synced, when.idle, when.dirty].map(|time| time.as_secs())
+        };
+        assert_eq!(seconds(10), [1, 10, 60]);
+        assert_eq!(seconds(1), [1, 1, 60]);
+        assert_eq!(seconds(0), [0, 0, 60]);
+        assert_eq!(seconds(600), [1, 600, 600]);
     }
 
     #[test]

@@ -150,7 +150,12 @@ impl ServerError {
             Config(_) | OtherCluster { .. } | Ring { .. } => true,
             NoNames { .. } | HasNames { .. } | Map { .. } | WrongStorage { .. } => true,
             Storage { source, .. } => {
-                matches!(source, StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. })
+                matches!(
+                    source,
+                    StorageError::WrongDirectory { .. }
+                        | StorageError::NoStorage { .. }
+                        | StorageError::Emptied { .. }
+                )
             }
             _ => false,
         }

@@ -91,7 +91,7 @@ pub use reload::Reloader;
 pub use server::Server;
 pub use slow::SlowRequestMs;
 pub use stop::StopFlag;
-pub use storage::{format_storage, has_storage};
+pub use storage::{accept_loss, format_storage, has_storage};
 use weft_log as log;
 pub use weft_meta::{BackupError, BackupHead, BackupSize, BackupWriter, verify_backup};
 

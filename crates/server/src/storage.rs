@@ -78,6 +78,15 @@ pub fn has_storage(config: &ClusterConfig, name: &str) -> Result<bool, ServerErr
     })
 }
 
+/// Has the next start of the I/O server `name` go on although most of its data files are missing.
+///
+/// # Errors
+/// See [`ServerError`].
+pub fn accept_loss(config: &ClusterConfig, name: &str) -> Result<(), ServerError> {
+    Directory::accept_loss(&config.directory_of(config.server(name)?))
+        .map_err(|source| ServerError::Storage { server: name.to_owned(), source })
+}
+
 fn format_names(config: &ClusterConfig, server: &ServerConfig, directory: &Path) -> Result<(), ServerError> {
     let names = |source| ServerError::Names { server: server.name.clone(), source };
     let mut engine = FjallEngine::open(directory, &FjallOptions::default()).map_err(names)?;
@@ -206,6 +215,14 @@ pub(crate) fn open_data(
         }
     };
     let disk = LocalDisk::open(&directory, &identity, engine).map_err(storage)?;
+    if let Some(emptied) = disk.emptied() {
+        log::warning!(
+            &server.name,
+            "of {} data files that were looked for {} are missing, as was accepted with --accept-loss: weft fsck lists the files",
+            emptied.looked_for,
+            emptied.missing
+        );
+    }
     let state = StateFile::open(&directory).map_err(storage)?;
     let state = IoStorage { storage: disk.storage(), state, run: new_id(server)? };
     Ok((Storage::Data(DataFiles::new(disk), engine, state), engine.name()))

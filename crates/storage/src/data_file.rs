@@ -18,6 +18,7 @@ use weft_layout::Extent;
 use crate::disk::{Disk, Seek, check};
 use crate::error::{Operation, StorageError};
 use crate::handles::RecentlyUsed;
+use crate::held;
 use crate::mapped::MappedPieces;
 use crate::ranges::{Ranges, Turn};
 use crate::residency;
@@ -43,6 +44,8 @@ pub(crate) struct Shared<D: Disk> {
     pub unsynced: Unsynced,
     /// Syncs of all data files, one at a time.
     pub syncs: Ranges,
+    /// Syncs of marks, one at a time.
+    pub marks: Ranges,
 }
 
 /// One opening of a data file.
@@ -56,6 +59,8 @@ pub(crate) struct Opened<D: Disk> {
     pub sums: Arc<FileSums>,
     /// It was found to reach as far as its sums do.
     pub reaches_sums: AtomicBool,
+    /// It was marked since it was opened.
+    pub is_held: AtomicBool,
     pub unsynced: Mark,
 }
 
@@ -190,6 +195,8 @@ impl<D: Disk> DataFile<D> {
         let synced = self.shared.disk.sync(&self.opened.file).await;
         match &synced {
             Ok(()) => {
+                // It is tried again with the next sync, as after a full disk. The data is durable without.
+                let _ = self.hold(held::Mark::Synced);
                 unsynced.synced(self.ino(), note);
                 self.sums().state().synced(quiet_at);
                 turn.succeeded();

@@ -67,6 +67,7 @@ impl<D: Disk> DataFiles<D> {
             losses: Losses::default(),
             unsynced: Unsynced::default(),
             syncs: Ranges::default(),
+            marks: Ranges::default(),
         };
         DataFiles { shared: Arc::new(shared) }
     }
@@ -249,7 +250,9 @@ impl<D: Disk> DataFiles<D> {
         let sums = self.shared.sums.of(ino);
         let (ranges, syncs) = (Ranges::default(), Syncs::default());
         let (unsynced, reaches_sums) = (Mark::default(), AtomicBool::new(false));
-        let opened = Arc::new(Opened { ino, opening, file, ranges, syncs, sums, reaches_sums, unsynced });
+        let is_held = AtomicBool::new(false);
+        let opened =
+            Arc::new(Opened { ino, opening, file, ranges, syncs, sums, reaches_sums, is_held, unsynced });
         // With all handles in use the bound is passed by one; the bound on requests keeps that small.
         let (_, old) = cache.make_room();
         cache.insert(ino, opened.clone());
@@ -422,8 +425,26 @@ impl<D: Disk> DataFiles<D> {
         if keep_size { Ok(()) } else { file.allocate(offset, bytes, false) }
     }
 
+    /// Removes data files whose inodes are gone; those that are not there are no error. No crash leaves a mark of one that was
+    /// removed: the marks are cleared durably before.
+    ///
+    /// # Errors
+    /// The first of the disk; none is removed if the marks cannot be cleared.
+    pub async fn remove_all(&self, inos: &[u64]) -> Result<(), StorageError> {
+        const AT_ONCE: usize = 32;
+        let mut sorted = inos.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        self.clear_marks(&sorted).await?;
+        for batch in sorted.chunks(AT_ONCE) {
+            batch.iter().try_for_each(|ino| self.remove(*ino).map(drop))?;
+            weft_reactor::yield_now().await;
+        }
+        Ok(())
+    }
+
     /// Removes a data file. Says whether there was one. Handles that are in use stay usable, and their
-    /// file is gone with the last of them.
+    /// file is gone with the last of them. Waits where its mark was not cleared before, as [`DataFiles::remove_all`] does.
     ///
     /// # Errors
     /// That of the disk.
@@ -449,16 +470,6 @@ impl<D: Disk> DataFiles<D> {
             self.shared.unsynced.forget(ino);
         }
         removed
-    }
-
-    /// Writes down which data files were removed, before that is acknowledged: after a kill they would count as lost. A power cut may
-    /// undo it, of files that are gone.
-    ///
-    /// # Errors
-    /// That of the disk.
-    pub fn note_removals(&self) -> Result<(), StorageError> {
-        let noted = self.disk().sums().map_or(Ok(()), |sums| sums.held().flush());
-        noted.map_err(|source| StorageError::Whole { what: "note the data files of", source })
     }
 
     /// A page of all data files, at most `max` (and 4096), and the cursor for the next page: `None` when

@@ -7,6 +7,7 @@
 //!   DIR/data/9e/37/000000000000012a              the data file of inode 298: module `tree`
 //!   DIR/sums/9e/37/000000000000012a              its checksums: module `sums`
 //!   DIR/held/9e/37/0000000000000001              marks of data files that there must be: module `held`
+//!   DIR/held/loss-accepted                       there while it is accepted that most are missing: module `emptied`
 //!   DIR/chains/0007/{data,sums,held}/…           the same of chain 7
 //!   DIR/cost-model.toml                          what accesses cost here: module `calibrate`
 //! ```
@@ -32,6 +33,7 @@ use weft_host::{FileLock, LockError};
 use weft_layout::ChainId;
 
 use crate::disk::{ObjectInfo, Space};
+use crate::emptied::{Emptied, accept_loss, refuse_emptied};
 use crate::error::StorageError;
 use crate::held::Held;
 use crate::identity::{IDENTITY_FILE, IDENTITY_NEW, Identity, check_identity, no_storage, write_identity};
@@ -62,6 +64,8 @@ pub struct Directory {
     durable: Mutex<HashSet<u16>>,
     /// A sync of a fan-out directory failed.
     broken: AtomicBool,
+    /// Most data files are missing, and that was accepted.
+    emptied: Option<Emptied>,
 }
 
 impl Directory {
@@ -113,8 +117,8 @@ impl Directory {
     ///
     /// # Errors
     /// [`StorageError::NoStorage`] if it holds none, [`StorageError::InUse`] if another server has it open,
-    /// [`StorageError::WrongDirectory`] if it is not that of `identity` or lacks a part, [`StorageError::Directory`] if the
-    /// local file system refuses.
+    /// [`StorageError::WrongDirectory`] if it is not that of `identity` or lacks a part, [`StorageError::Emptied`] if most data
+    /// files are missing, [`StorageError::Directory`] if the local file system refuses.
     pub fn open(path: &Path, identity: &Identity) -> Result<Directory, StorageError> {
         let failed = |what, at: &Path| {
             let path = at.to_path_buf();
@@ -138,10 +142,26 @@ impl Directory {
         Directory::of_parts(path, path, storage, Arc::new(lock))
     }
 
+    /// Has the next start go on although most data files are missing.
+    ///
+    /// # Errors
+    /// [`StorageError::NoStorage`], [`StorageError::Directory`].
+    pub fn accept_loss(path: &Path) -> Result<(), StorageError> {
+        if !Directory::is_formatted(path) {
+            return Err(no_storage(path));
+        }
+        accept_loss(&path.join(HELD_DIRECTORY))
+    }
+
+    /// The data files that are missing, where that was accepted and they are most of them.
+    pub fn emptied(&self) -> Option<Emptied> {
+        self.emptied
+    }
+
     /// The data files of another chain in the same storage: an empty set at first.
     ///
     /// # Errors
-    /// [`StorageError::Directory`].
+    /// [`StorageError::Directory`], [`StorageError::Emptied`].
     pub fn of_chain(&self, chain: ChainId) -> Result<Directory, StorageError> {
         let home = self.path.join(CHAINS_DIRECTORY).join(format!("{:04x}", chain.0));
         let data = home.join(DATA_DIRECTORY);
@@ -167,9 +187,10 @@ impl Directory {
         };
         let data = File::open(&data_path).map_err(failed("open the data directory"))?;
         let always_resident = is_in_memory(&data).map_err(failed("examine"))?;
-        Ok(Directory {
+        let held_path = home.join(HELD_DIRECTORY);
+        let mut directory = Directory {
             path: path.to_path_buf(),
-            sums: SumsDirectory::new(home.join(SUMS_DIRECTORY), Held::new(home.join(HELD_DIRECTORY))),
+            sums: SumsDirectory::new(home.join(SUMS_DIRECTORY), Held::new(held_path.clone())),
             data_path,
             storage,
             data,
@@ -177,7 +198,12 @@ impl Directory {
             always_resident,
             durable: Mutex::default(),
             broken: AtomicBool::new(false),
-        })
+            emptied: None,
+        };
+        let is_there = |ino| directory.examine(ino).map(|found| found.is_some());
+        directory.emptied =
+            refuse_emptied(&held_path, directory.sums.held(), &directory.data_path, is_there)?;
+        Ok(directory)
     }
 
     /// Which storage this is.

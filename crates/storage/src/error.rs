@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::emptied::Emptied;
+
 /// What was being done to a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -98,6 +100,21 @@ pub enum StorageError {
         /// What is there.
         found: String,
     },
+    /// Most data files are missing.
+    #[error(
+        "the data files are gone: of {} data files that this server had and that were looked for, {} are missing below {}{}. Mount the \
+         disk that belongs there, or put the data files back, and start the server again; nothing was changed. If they are lost for \
+         good, have the storage replaced (weft help recovery), or start the server once with weft serve --accept-loss: then reading \
+         what is lost fails with EIO",
+        emptied.looked_for, emptied.missing, path.display(),
+        if emptied.is_bare { ", which is empty: probably a disk is not mounted there" } else { "" }
+    )]
+    Emptied {
+        /// The data directory.
+        path: PathBuf,
+        /// What was looked for and is missing.
+        emptied: Emptied,
+    },
     /// What a data file held is gone: its storage was replaced.
     #[error(
         "the data of inode {ino} that this server had is lost: its storage was replaced after the file was made; truncate the \
@@ -171,7 +188,9 @@ impl StorageError {
             | StorageError::Whole { source, .. }
             | StorageError::Directory { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             StorageError::InUse { .. } => libc::EBUSY,
-            StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. } => libc::EINVAL,
+            StorageError::WrongDirectory { .. }
+            | StorageError::NoStorage { .. }
+            | StorageError::Emptied { .. } => libc::EINVAL,
             StorageError::Lost { .. }
             | StorageError::Missing { .. }
             | StorageError::Cut { .. }

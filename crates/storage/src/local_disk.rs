@@ -19,6 +19,7 @@ use weft_reactor::ring;
 
 use crate::directory::{Directory, size_of_file};
 use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
+use crate::emptied::Emptied;
 use crate::engine::{DiskEngine, Durable, RingEngine, sync_on_thread, sync_through_ring};
 use crate::error::StorageError;
 use crate::identity::Identity;
@@ -69,6 +70,11 @@ impl LocalDisk {
             ),
         };
         Ok(LocalDisk { directory, ring })
+    }
+
+    /// The data files that are missing, where that was accepted and they are most of them.
+    pub fn emptied(&self) -> Option<Emptied> {
+        self.directory.emptied()
     }
 
     /// Which storage it is.

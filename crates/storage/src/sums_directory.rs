@@ -79,7 +79,9 @@ impl SumsDirectory {
 
     /// Removes a sidecar if there is one, before its data file is removed. The data file is not expected any more.
     pub(crate) fn remove_file(&self, ino: u64) -> io::Result<()> {
-        self.held.set(ino, false)?;
+        for sync in self.held.clear(&[ino])? {
+            self.held.end_sync(&sync, sync.file.sync_data())?;
+        }
         let Some(directory) = self.opened()? else { return Ok(()) };
         if remove_in(directory, ino)? {
             self.removed().insert(ino);

@@ -32,9 +32,9 @@ impl<D: Disk> DataFiles<D> {
     }
 
     async fn sync_whole(&self) -> Result<(), StorageError> {
-        self.shared.unsynced.begin_whole();
+        let changed = self.shared.unsynced.begin_whole();
         let synced = match self.sync_file_system().await {
-            Ok(true) => Ok(()),
+            Ok(true) => self.hold_all(&changed).await,
             // It cannot be done as a whole.
             Ok(false) => self.sync_listed().await,
             Err(source) => Err(StorageError::Whole { what: "sync", source }),

@@ -106,6 +106,11 @@ pub(crate) fn list_in<T>(
     Ok(found)
 }
 
+/// Whether a directory has any of the outer directories of such a tree.
+pub(crate) fn has_places(directory: &Path) -> io::Result<bool> {
+    Ok(!hex_names::<2>(directory)?.is_empty())
+}
+
 /// `xx/yy/<ino>`, relative to the data directory.
 pub(crate) fn file_name(ino: u64) -> String {
     let place = fan_out(ino);

@@ -103,12 +103,15 @@ impl Unsynced {
         ToSync::Files(noted.inos.keys().copied().collect())
     }
 
-    /// A sync of the whole begins.
-    pub(crate) fn begin_whole(&self) {
+    /// A sync of the whole begins. Returns the inodes that were noted, in order.
+    pub(crate) fn begin_whole(&self) -> Vec<u64> {
         let mut noted = self.noted();
         self.round.fetch_add(1, Ordering::SeqCst);
-        noted.inos.clear();
         noted.has_more = false;
+        let mut inos: Vec<u64> = std::mem::take(&mut noted.inos).into_keys().collect();
+        drop(noted);
+        inos.sort_unstable();
+        inos
     }
 
     /// The sync of the whole has failed.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use tempfile::TempDir;
 
 use common::{IDENTITY, directories, formatted, on_disk, plain_disk, plain_reactor, ring_disk};
 use weft_storage::sums::SettleWhen;
@@ -180,5 +181,67 @@ fn parts_of_a_file_that_belong_to_different_chains_stay_apart() {
             assert!(own.open(298).unwrap().is_none());
             holds(&other, b"of chain 7".as_slice()).await;
         });
+    }
+}
+
+/// A storage with data files of these numbers, all of them durable.
+fn synced_storage(inos: impl Iterator<Item = u64>) -> TempDir {
+    let directory = on_disk();
+    let files = DataFiles::new(plain_disk(&directory));
+    plain_reactor().run(async {
+        for ino in inos {
+            files.create(ino).unwrap().write(0, &[1; 10]).await.unwrap();
+            files.sync(ino).await.unwrap();
+        }
+    });
+    directory
+}
+
+fn open(directory: &TempDir) -> Result<LocalDisk, StorageError> {
+    LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain)
+}
+
+#[test]
+fn a_storage_whose_data_files_are_gone_is_refused_until_that_is_accepted() {
+    let directory = synced_storage([2, 3].into_iter());
+    let (data, elsewhere) = (directory.path().join("data"), directory.path().join("elsewhere"));
+    fs::rename(&data, &elsewhere).unwrap();
+    fs::create_dir(&data).unwrap();
+    // As a new disk has it.
+    fs::create_dir(data.join("lost+found")).unwrap();
+    for _ in 0..2 {
+        let error = open(&directory).map(drop).unwrap_err();
+        assert!(matches!(error, StorageError::Emptied { .. }), "{error}");
+        assert!(error.to_string().contains("not mounted") && error.to_string().contains("--accept-loss"));
+    }
+    // The disk is mounted.
+    fs::remove_dir_all(&data).unwrap();
+    fs::rename(&elsewhere, &data).unwrap();
+    assert_eq!(open(&directory).unwrap().emptied(), None);
+    fs::remove_dir_all(data.join("00")).unwrap();
+    open(&directory).map(drop).unwrap_err();
+    Directory::accept_loss(directory.path()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(open(&directory).unwrap().emptied().unwrap().missing, 2);
+    }
+    let files = DataFiles::new(plain_disk(&directory));
+    assert!(files.has_lost(2).unwrap() && files.has_lost(3).unwrap());
+    plain_reactor().run(async { files.remove_all(&[2, 3]).await.unwrap() });
+    drop(files);
+    open(&directory).unwrap();
+    assert!(!directory.path().join("held/loss-accepted").exists(), "another loss is another one");
+}
+
+#[test]
+fn a_storage_that_lacks_most_data_files_is_refused_and_one_that_lacks_some_is_not() {
+    for (removed, is_refused) in [(1, false), (15, false), (20, false), (21, true), (40, true)] {
+        let inos = || (0..40).map(|number| 2 + number * 256);
+        let directory = synced_storage(inos());
+        for ino in inos().take(removed) {
+            let place = ((ino >> 8u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16;
+            let name = format!("data/{:02x}/{:02x}/{ino:016x}", place >> 8, place & 0xff);
+            fs::remove_file(directory.path().join(name)).unwrap();
+        }
+        assert_eq!(open(&directory).is_err(), is_refused, "{removed}");
     }
 }

@@ -101,6 +101,66 @@ fn a_data_file_that_has_sums_or_a_mark_and_is_gone_is_lost_until_it_is_given_up(
 }
 
 #[test]
+fn what_was_synced_in_any_way_must_be_there_without_sums() {
+    let directory = on_disk();
+    let [by_itself, with_all, never] = [INO, INO + 1, 0x4_0000];
+    run(async {
+        let files = DataFiles::new(plain_disk(&directory));
+        files.sync_all().await.unwrap();
+        files.create(by_itself).unwrap().write(0, &[1; 100]).await.unwrap();
+        files.sync(by_itself).await.unwrap();
+        // As many as are synced as a whole.
+        for ino in (0..300).map(|number| with_all + number * 256) {
+            files.create(ino).unwrap().write(0, &[1; 100]).await.unwrap();
+        }
+        files.sync_all().await.unwrap();
+        files.create(never).unwrap().write(0, &[1; 100]).await.unwrap();
+        drop(files);
+        for ino in [by_itself, with_all, with_all + 299 * 256, never] {
+            std::fs::remove_file(path_of(&directory, "data", ino)).unwrap();
+        }
+        let files = DataFiles::new(plain_disk(&directory));
+        let lost = [by_itself, with_all, with_all + 299 * 256, never].map(|ino| files.has_lost(ino).unwrap());
+        assert_eq!(lost, [true, true, true, false]);
+        files.remove_all(&[by_itself, with_all]).await.unwrap();
+        assert!(!files.has_lost(by_itself).unwrap() && !files.has_lost(with_all).unwrap());
+    });
+}
+
+#[test]
+fn a_synced_file_is_settled_before_its_time_until_it_changes_again() {
+    let never = std::time::Duration::from_secs(1 << 30);
+    let synced_ones =
+        SettleWhen { idle: never, dirty: never, synced: Default::default(), bytes_max: u64::MAX };
+    let settled =
+        async |files: &DataFiles<LocalDisk>, when| files.settle(when, async |_| true).await.unwrap().files;
+    let directory = on_disk();
+    run(async {
+        let files = DataFiles::new(plain_disk(&directory));
+        let file = files.create(INO).unwrap();
+        file.write(0, &[1; 10_000]).await.unwrap();
+        files.create(INO + 1).unwrap().write(0, &[2; 10_000]).await.unwrap();
+        assert_eq!(settled(&files, synced_ones).await, 0, "none was synced");
+        file.sync().await.unwrap();
+        // Synced for less than a time that never comes.
+        assert_eq!(settled(&files, SettleWhen { synced: never, ..synced_ones }).await, 0);
+        assert_eq!(settled(&files, SettleWhen { bytes_max: 4096, ..synced_ones }).await, 0, "it is too long");
+        assert_eq!(settled(&files, synced_ones).await, 1);
+        assert!(path_of(&directory, "sums", INO).exists() && !path_of(&directory, "sums", INO + 1).exists());
+        file.write(0, &[3; 10]).await.unwrap();
+        assert_eq!(settled(&files, synced_ones).await, 0, "it has changed since");
+        // A change that is under way when the sync begins is not part of it.
+        let change = file.begin_change(&[Extent::new(20, 10)]).await.unwrap();
+        file.sync().await.unwrap();
+        drop(change);
+        assert_eq!(settled(&files, synced_ones).await, 0);
+        file.sync().await.unwrap();
+        assert_eq!((settled(&files, synced_ones).await, files.unsettled_files()), (1, 1));
+        assert_eq!(settled(&files, NOW).await, 1);
+    });
+}
+
+#[test]
 fn a_flipped_bit_is_an_error_of_its_block_until_that_is_written_again() {
     let directory = on_disk();
     let data = pattern(3, 100_000);
@@ -518,8 +578,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
                 assert_eq!(found, model.wrong.iter().copied().collect::<Vec<_>>());
             }
             Step::Remove => {
-                current.remove(INO).unwrap();
-                current.note_removals().unwrap();
+                current.remove_all(&[INO]).await.unwrap();
                 model = Model { bytes: Vec::new(), wrong: Default::default(), seed: model.seed };
             }
             Step::Kill => {

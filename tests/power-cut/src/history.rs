@@ -7,7 +7,7 @@
 //! ```
 
 use crate::disk::{Content, Image};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,6 +23,8 @@ enum Entry {
     Change(u64, State),
     /// The state with this index is durable.
     Durable(u64, usize),
+    /// That there is the file is noted durably beside it, until it is removed.
+    Marked(u64),
 }
 
 /// Everything that was done, in order.
@@ -106,6 +108,11 @@ impl Shared {
         self.push(Entry::Durable(ino, state));
     }
 
+    /// That there is the file is noted durably beside it.
+    pub fn is_marked(&self, ino: u64) {
+        self.push(Entry::Marked(ino));
+    }
+
     /// All that was done.
     pub fn into_history(self) -> History {
         self.history.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -124,6 +131,24 @@ impl History {
             }
         }
         (states, durable)
+    }
+
+    /// Compares the marks of an image, taken after so many entries: every one has its file, and none is missing that was durable.
+    pub fn check_marks(&self, marked: &BTreeSet<u64>, image: &Image, entries: usize, label: &str) {
+        let there = data_files(image);
+        for ino in marked {
+            assert!(there.contains_key(ino), "{label}: file {ino:x} is marked, and is not there");
+        }
+        let mut wanted = BTreeSet::new();
+        for entry in self.entries.iter().take(entries) {
+            match entry {
+                Entry::Marked(ino) => drop(wanted.insert(*ino)),
+                Entry::Change(ino, None) => drop(wanted.remove(ino)),
+                _ => {}
+            }
+        }
+        let lost: Vec<&u64> = wanted.difference(marked).collect();
+        assert!(lost.is_empty(), "{label}: the marks of {lost:x?} are lost");
     }
 
     /// Compares an image of storage, taken after so many entries, with what must be there.

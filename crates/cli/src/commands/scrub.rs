@@ -297,6 +297,11 @@ fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64,
             output::print_line(format!("{}: and {more} more", scrub.name))?;
         }
     }
+    output::print_line(summary(scrubs))
+}
+
+/// The last line: how much was compared, what got checksums and why, and how much is damaged.
+fn summary(scrubs: &[Scrub]) -> String {
     let (data_files, bytes) = sums(scrubs);
     let adopted: u64 = scrubs.iter().map(|scrub| scrub.adopted_blocks).sum();
     let found: u32 = scrubs.iter().map(|scrub| scrub.found).sum();
@@ -311,8 +316,44 @@ fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64,
         0 => "nothing is damaged".to_string(),
         found => format!("{found} places are damaged"),
     };
-    output::print_line(format!(
-        "{data_files} data files, {} compared{adopted}: {end}",
-        size::format_bytes(bytes)
-    ))
+    format!("{data_files} data files, {} compared{adopted}: {end}", size::format_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_tells_first_checksums_from_those_that_replace_lost_ones() {
+        let scrub = |adopted_blocks, readopted_blocks, found| Scrub {
+            files: 1,
+            bytes: 8192,
+            adopted_blocks,
+            readopted_blocks,
+            found,
+            ..Scrub::default()
+        };
+        let again = "got new checksums unverified, since theirs were lost by a crash or damage";
+        for (scrubs, wanted) in [
+            (vec![scrub(0, 0, 0)], "1 data files, 8.0 KiB compared: nothing is damaged".to_string()),
+            (
+                vec![scrub(2, 0, 0), scrub(3, 0, 2)],
+                "2 data files, 16 KiB compared, 20 KiB received their first checksums: 2 places are damaged"
+                    .into(),
+            ),
+            (
+                vec![scrub(2, 2, 0)],
+                format!("1 data files, 8.0 KiB compared, 8.0 KiB {again}: nothing is damaged"),
+            ),
+            (
+                vec![scrub(4, 1, 0), scrub(1, 0, 0)],
+                format!(
+                    "2 data files, 16 KiB compared, 16 KiB received their first checksums, 4.0 KiB {again}: nothing is \
+                     damaged"
+                ),
+            ),
+        ] {
+            assert_eq!(summary(&scrubs), wanted);
+        }
+    }
 }

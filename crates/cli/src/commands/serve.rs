@@ -59,6 +59,10 @@ pub struct Args {
     /// were created since have no names any more; their data is not removed.
     #[arg(long, conflicts_with = "format")]
     accept_older: bool,
+    /// For an I/O server: start even though most of its data files are missing. Reading what is lost fails with EIO.
+    /// Later starts go on, too, until most data files are found again.
+    #[arg(long, conflicts_with = "format")]
+    accept_loss: bool,
     /// Serve metrics to Prometheus over HTTP at HOST:PORT, to anybody who can reach it [default: the server's key
     /// metrics in the cluster file, else not at all].
     #[arg(long, value_name = "ADDRESS")]
@@ -109,6 +113,11 @@ pub fn run(args: Args) -> Result<()> {
         .name("signals".into())
         .spawn(move || wait_for_end(&signals, &reload, &asked))
         .context("cannot start the thread that waits for signals")?;
+    if args.accept_loss
+        && let Err(error) = weft_server::accept_loss(&config, &args.name)
+    {
+        return refuse(&whole(&error));
+    }
     let opening = Opening::report(&args.name)?;
     let started = Server::start(&config, &args.name, keys);
     drop(opening);
@@ -133,11 +142,13 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn serve_gateway(args: Args, config: ClusterConfig, signals: &BlockedSignals) -> Result<()> {
-    if args.accept_older {
-        return refuse(&anyhow!(
-            "--accept-older is for a metadata server, but {} is an NFS gateway",
-            args.name
-        ));
+    for (given, option, role) in [
+        (args.accept_older, "--accept-older", "a metadata server"),
+        (args.accept_loss, "--accept-loss", "an I/O server"),
+    ] {
+        if given {
+            return refuse(&anyhow!("{option} is for {role}, but {} is an NFS gateway", args.name));
+        }
     }
     let Args { name, cluster_key, log_file, log_level, metrics, .. } = args;
     gateway::run(gateway::Start { config, name, cluster_key, log_file, log_level, metrics }, signals)
@@ -148,6 +159,9 @@ fn key_of(args: &Args, config: &ClusterConfig) -> Result<(PathBuf, ClusterKeys)>
     let role = server.role;
     if args.accept_older && role != ServerRole::Meta {
         bail!("--accept-older is for a metadata server, but {} is an I/O server", args.name);
+    }
+    if args.accept_loss && role != ServerRole::Io {
+        bail!("--accept-loss is for an I/O server, but {} is a metadata server", args.name);
     }
     let beside = || config.resolve(CLUSTER_KEY_FILE.as_ref());
     let key_file = args.cluster_key.clone().unwrap_or_else(beside);

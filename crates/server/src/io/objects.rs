@@ -12,8 +12,8 @@ use weft_wire::body::Added;
 use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
 use weft_wire::messages::*;
 
-/// Data files removed or looked at before other tasks of the thread get their turn.
-const REMOVALS_AT_ONCE: usize = 32;
+/// Data files looked at before other tasks of the thread get their turn.
+const OBJECTS_AT_ONCE: usize = 32;
 
 fn check_count(files: usize) -> Result<(), Refusal> {
     if files <= OBJECTS_PER_MESSAGE_MAX {
@@ -27,13 +27,7 @@ impl<D: Disk> IoPart<D> {
     /// Removes data files whose inodes are gone; those that are not there are no error.
     pub async fn remove_objects(&self, request: RemoveObjectsRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
-        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
-            for ino in batch {
-                self.files.remove(*ino)?;
-            }
-            weft_reactor::yield_now().await;
-        }
-        self.files.note_removals()?;
+        self.files.remove_all(&request.inos).await?;
         Ok(Answer::of(&Empty {}))
     }
 
@@ -61,7 +55,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn stat_objects(&self, request: StatObjectsRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
         let (mut objects, mut lost) = (Vec::new(), Vec::new());
-        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+        for batch in request.inos.chunks(OBJECTS_AT_ONCE) {
             for ino in batch {
                 objects.extend(self.files.size_if_there(*ino)?.map(|bytes| ObjectSize { ino: *ino, bytes }));
                 if self.files.has_lost(*ino)? {
@@ -77,7 +71,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn noted_layouts(&self, request: NotedLayoutsRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
         let mut layouts = Vec::new();
-        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+        for batch in request.inos.chunks(OBJECTS_AT_ONCE) {
             for ino in batch {
                 layouts.extend(self.files.layout_of(*ino)?.map(|layout| NotedLayout { ino: *ino, layout }));
             }
@@ -89,7 +83,7 @@ impl<D: Disk> IoPart<D> {
     /// Notes which files never had a byte here.
     pub async fn vouch_empty(&self, request: VouchEmptyRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
-        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+        for batch in request.inos.chunks(OBJECTS_AT_ONCE) {
             batch.iter().try_for_each(|ino| self.files.vouch_empty(*ino))?;
             weft_reactor::yield_now().await;
         }

@@ -17,6 +17,7 @@ use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
+use crate::held::Mark;
 use crate::sums_directory::SumsDirectory;
 
 /// Read at once.
@@ -81,7 +82,8 @@ impl<D: Disk> DataFiles<D> {
             return Ok(scrubbed);
         }
         // An empty sidecar is one whose file was cut to nothing. It is no damage: an interrupted removal leaves that, too.
-        let lost_sidecar = file.sums().there().is_none() && directory.held().has(ino).unwrap_or(false);
+        let lost_sidecar =
+            file.sums().there().is_none() && directory.held().mark(ino).ok().flatten() == Some(Mark::Summed);
         if had_sums
             && size > 0
             && file.sums().state().sidecar == Sidecar::None
@@ -119,8 +121,8 @@ impl<D: Disk> DataFiles<D> {
             scrubbed.readopted_blocks = scrubbed.adopted_blocks;
         }
         if file.sums().state().has_any_in_force() {
-            // The file is older than marks are, or a crash lost its mark.
-            file.hold(directory)?;
+            // The file is older than marks are, or a power cut took its mark.
+            file.hold(Mark::Summed)?;
         }
         Ok(scrubbed)
     }

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, REGION_BYTES, sum_of};
 use super::region::Bits;
-use super::state::Sidecar;
+use super::state::{Sidecar, State};
 use super::table::{FileSums, write_force, write_sums, write_void};
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
+use crate::held::Mark;
 use crate::sums_directory::SumsDirectory;
 
 /// Blocks read at once.
@@ -49,6 +50,14 @@ impl SettleWhen {
         synced: Duration::ZERO,
         bytes_max: u64::MAX,
     };
+
+    fn is_now(&self, state: &State) -> bool {
+        let unchanged = state.changed_at.elapsed();
+        let is_time = unchanged >= self.idle
+            || state.is_synced && unchanged >= self.synced
+            || state.dirty_since.elapsed() >= self.dirty;
+        is_time && (self.bytes_max == u64::MAX || state.touched_blocks() * BLOCK_BYTES <= self.bytes_max)
+    }
 }
 
 /// What the settler has done.
@@ -77,16 +86,7 @@ impl<D: Disk> DataFiles<D> {
             .settle_removals()
             .map_err(|source| StorageError::Whole { what: "sync the checksums of", source });
         for sums in self.table().queued() {
-            let is_time = {
-                let state = sums.state();
-                let unchanged = state.changed_at.elapsed();
-                let is_time = unchanged >= when.idle
-                    || state.is_synced && unchanged >= when.synced
-                    || state.dirty_since.elapsed() >= when.dirty;
-                is_time
-                    && (when.bytes_max == u64::MAX || state.touched_blocks() * BLOCK_BYTES <= when.bytes_max)
-            };
-            if !is_time {
+            if !when.is_now(&sums.state()) {
                 continue;
             }
             match self.settle_queued(directory, &sums, &mut pause).await {
@@ -100,9 +100,7 @@ impl<D: Disk> DataFiles<D> {
                 break;
             }
         }
-        let marked = directory.held().flush();
-        let failed = |source| StorageError::Whole { what: "note the data files of", source };
-        result.and(marked.map_err(failed)).map(|()| settled)
+        result.map(|()| settled)
     }
 
     /// Data files that wait for the settler.
@@ -182,23 +180,11 @@ impl<D: Disk> DataFile<D> {
                 }
             }
             result?;
-            if has_sums && !sums.state().is_detached && sums.state().has_any_in_force() {
-                self.hold(directory)?;
+            if has_sums && sums.state().has_any_in_force() {
+                self.hold(Mark::Summed)?;
             }
         }
         Ok(bytes)
-    }
-
-    /// Notes that there must be this data file from now on: it and its name are durable.
-    pub(super) fn hold(&self, directory: &SumsDirectory) -> Result<(), StorageError> {
-        let held = directory.held();
-        let failed = failed(Operation::Write, self.ino());
-        // Not while it is removed: under the lock that a removal takes first.
-        let state = self.sums().state();
-        if state.is_detached || held.has(self.ino()).map_err(failed)? {
-            return Ok(());
-        }
-        held.set(self.ino(), true).map_err(failed)
     }
 
     /// Sums the touched blocks of a region, after its record is void where they are.

@@ -5,7 +5,7 @@
 //!                                            │ at random moments: what would a power cut leave now?
 //!           images ◄─────────────────────────┘
 //!   each    every file that was synced is there; each of its bytes is what it was then, or what was written there since;
-//!           every checksum that is in force is that of its block
+//!           every checksum that is in force is that of its block; every mark has its data file, and no mark that was synced is gone
 //!   some    are opened as storage again: a server lists and reads what the image has
 //!   one     is where the next cycle begins
 //! ```
@@ -16,6 +16,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 use common::{IDENTITY, plain_reactor, ring_reactor};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weft_layout::Extent;
 use weft_power_cut::{
@@ -49,6 +50,8 @@ struct Work<'a, D: Disk> {
     random: &'a mut Random,
     /// Every change is made durable before the next.
     sync_mode: bool,
+    /// Files that were synced since they were made: they are marked.
+    marked: BTreeSet<u64>,
 }
 
 impl<D: Disk> Work<'_, D> {
@@ -57,7 +60,7 @@ impl<D: Disk> Work<'_, D> {
         let before = self.history.now(ino);
         let old = before.as_deref().unwrap_or_default();
         let range = self.range(FILE_BYTES);
-        match self.random.below(26) {
+        match self.random.below(28) {
             0..5 => {
                 let data = noise(self.random, range.bytes);
                 self.history.change(ino, Some(written(old, range.offset, &data)));
@@ -92,14 +95,24 @@ impl<D: Disk> Work<'_, D> {
             15 => self.copy(ino, old, range).await,
             16 => {
                 self.history.change(ino, None);
-                self.files.remove(ino).unwrap();
+                self.marked.remove(&ino);
+                if self.random.one_in(2) {
+                    self.files.remove_all(&[ino]).await.unwrap();
+                } else {
+                    self.files.remove(ino).unwrap();
+                }
                 return;
             }
             20..25 => {
                 self.files.settle(NOW, async |_| true).await.unwrap();
                 return;
             }
-            25 => return assert_sound(&self.files, ino, "without any cut").await,
+            25..27 => {
+                self.files.sync_marks().await.unwrap();
+                self.marked.iter().for_each(|ino| self.history.is_marked(*ino));
+                return;
+            }
+            27 => return assert_sound(&self.files, ino, "without any cut").await,
             _ => return self.sync(ino).await,
         }
         if self.sync_mode {
@@ -107,11 +120,12 @@ impl<D: Disk> Work<'_, D> {
         }
     }
 
-    async fn sync(&self, ino: u64) {
+    async fn sync(&mut self, ino: u64) {
         let state = self.history.last_state(ino);
         self.files.sync(ino).await.unwrap();
         if self.history.now(ino).is_some() {
             self.history.is_durable(ino, state);
+            self.marked.insert(ino);
         }
     }
 
@@ -169,7 +183,7 @@ async fn work<D: Disk>(disk: D, history: &Shared, random: &mut Random) {
     let sync_mode = random.one_in(3);
     // Few handles and windows, so that files are opened anew all the time.
     let files = DataFiles::with_bounds(disk, 2, 2);
-    let mut work = Work { files, history, random, sync_mode };
+    let mut work = Work { files, history, random, sync_mode, marked: BTreeSet::new() };
     // A power cut in the middle of a removal may leave the sidecar without the data file, which is then expected. The removal is
     // asked for again, as by the metadata server.
     for ino in INOS.into_iter().filter(|ino| history.now(*ino).is_none()) {
@@ -190,6 +204,23 @@ async fn work<D: Disk>(disk: D, history: &Shared, random: &mut Random) {
 async fn assert_sound<D: Disk>(files: &DataFiles<D>, ino: u64, label: &str) {
     let Scrubbed { wrong, damage, .. } = files.scrub(ino, false, &mut async |_| true).await.unwrap();
     assert!(wrong.is_empty() && damage.is_empty(), "{label}: file {ino:x}: {wrong:?} {damage:?}");
+}
+
+/// The marked inodes of an image.
+fn marks(image: &Image) -> BTreeSet<u64> {
+    const MARKS: [u8; 2] = [0x5a, 0xa5];
+    let mut marked = BTreeSet::new();
+    for (path, content) in image.files() {
+        let Some((_, name)) = path.rsplit_once('/').filter(|(above, _)| above.contains("/held/")) else {
+            continue;
+        };
+        let group = u64::from_str_radix(name, 16).unwrap();
+        let marks = content.read(0, content.bytes as usize);
+        marked.extend(
+            (0u64..).zip(marks).filter(|(_, mark)| MARKS.contains(mark)).map(|(at, _)| group * 256 + at),
+        );
+    }
+    marked
 }
 
 /// No sum that is in force is that of another block than the image has. Returns how many are in force.
@@ -268,7 +299,7 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
     let wanted =
         from_environment("WEFT_DATA_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
     let begun = std::time::Instant::now();
-    let (mut seen, mut cycles, mut in_force) = (0, 0, 0);
+    let (mut seen, mut cycles, mut in_force, mut marked) = (0, 0, 0, 0);
     for seed in seeds() {
         if seen >= wanted {
             break;
@@ -284,6 +315,9 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
             for (number, cut) in cuts.iter().enumerate() {
                 let label = format!("seed {seed}, cycle {link}, image {number} at event {}", cut.event);
                 history.check(&cut.image, cut.durable as usize, &label);
+                let marks = marks(&cut.image);
+                history.check_marks(&marks, &cut.image, cut.durable as usize, &label);
+                marked += marks.len();
                 in_force += check_sums(&cut.image, &label);
                 if number % 16 == 0 {
                     reopen(cut, &label);
@@ -295,6 +329,7 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
         }
     }
     assert!(in_force > seen, "few sums are in force: {in_force}");
+    assert!(marked > seen, "few files are marked: {marked}");
     println!(
         "{seen} images of {cycles} cycles, seeds {} and those that follow, in {:.1} s: nothing was lost, and {in_force} sums fitted",
         seed(),
