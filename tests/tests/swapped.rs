@@ -286,7 +286,7 @@ fn copies_of_deep_and_wide_trees_open_few_directories() {
     let source = cluster.scratch("source");
     sh_in(
         &source,
-        "for i in $(seq 100); do mkdir -p w$i/sub; echo $i > w$i/sub/f; done; at=.; for i in $(seq 150); do at=$at/deep; done
+        "for i in $(seq 100); do mkdir -p w$i/sub; echo $i > w$i/sub/f; echo $i > w$i/g$i; done; at=.; for i in $(seq 150); do at=$at/deep; done
          mkdir -p $at; echo end > $at/f",
     );
     let program = weft_tests::weft_bin().display();
@@ -303,6 +303,13 @@ fn copies_of_deep_and_wide_trees_open_few_directories() {
         command.args(["-c", &script]).env("HOME", &home).env_remove("XDG_CONFIG_HOME");
         expect_success(&line, &command.output().expect("bash can be run"));
     }
+    // Each source is in another directory.
+    let script = format!("ulimit -n 64; {program} cp {}/w*/g* {there}", source.display());
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", &script]).env("HOME", &home).env_remove("XDG_CONFIG_HOME");
+    expect_success("cp", &command.output().expect("bash can be run"));
+    let copied = cluster.weft(&["ls", &there]);
+    assert_eq!(copied.lines().filter(|name| name.starts_with('g')).count(), 100);
     let all = "find . -printf '%p %y %m %T@ %l\\n' | sort; find . -type f | sort | xargs cat";
     assert_eq!(sh_in(&back, all), sh_in(&source, all));
 }

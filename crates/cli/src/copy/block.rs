@@ -2,7 +2,7 @@
 
 use super::job::{Options, Outcome, Pair};
 use super::side::Side;
-use super::spot::Ends;
+use super::spot::{Ends, Parents};
 use crate::part::{self, Part};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
@@ -30,7 +30,7 @@ fn extract(client: &Client, pair: &Pair, part: &Part, options: &Options, bar: &P
     part.check_within(&name, attr.size)?;
     let to = || format!("cannot write {}", pair.to.display());
     let mode = attr.mode & 0o777 & !options.umask;
-    let mut local = Ends::of(pair)?.to.create_local(mode).with_context(to)?;
+    let mut local = Ends::of(pair, &mut Parents::default())?.to.create_local(mode).with_context(to)?;
     part::read(&file, part, |data| {
         local.write_all(data).with_context(to)?;
         bar.inc(data.len() as u64);

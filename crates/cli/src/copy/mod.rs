@@ -35,15 +35,18 @@ use anyhow::{Context, Result, bail};
 use apart::{Apart, UNIT_BYTES};
 use file::{Goal, OpenFile};
 use indicatif::ProgressBar;
-use queue::{Queue, Task};
+use queue::{FILES_AHEAD_MAX, Queue, Task};
 use side::Meta;
-use spot::{Dir, Ends, Shown};
+use spot::{Dir, Ends, Parents, Shown};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_cli_common::place::ends_with_slash;
+
+/// How many sources may wait to be copied if there are more than that.
+const SOURCES_OPEN_MAX: usize = 16;
 
 /// State shared by the walk and the workers.
 struct Copy<'a> {
@@ -66,16 +69,19 @@ struct FinishDir {
 
 /// Copies all pairs. `bar` counts the bytes.
 pub fn copy(pairs: Vec<Pair>, options: &Options, bar: &ProgressBar) -> Outcome {
+    // Each source may have a directory of its own, which is open until the source is copied.
+    let files_ahead_max =
+        if pairs.len() > SOURCES_OPEN_MAX { SOURCES_OPEN_MAX.max(2 * options.jobs) } else { FILES_AHEAD_MAX };
     let walk = |copy: &Copy<'_>, queue: &Queue, directories: &mut Vec<FinishDir>| {
-        let mut made = HashMap::new();
+        let (mut made, mut parents) = (HashMap::new(), Parents::default());
         for pair in pairs {
-            let ends = once(&pair, &mut made).and_then(|()| Ends::of(&pair));
+            let ends = once(&pair, &mut made).and_then(|()| Ends::of(&pair, &mut parents));
             if let Some(ends) = copy.note(&pair, ends) {
                 copy.walk(&pair, ends, queue, directories);
             }
         }
     };
-    Copy::new(options, bar).run(walk, |_| {})
+    Copy::new(options, bar).run(files_ahead_max, walk, |_| {})
 }
 
 /// Makes the target of a pair the same as its source.
@@ -95,7 +101,7 @@ pub fn sync(pair: &Pair, rules: &Rules, options: &Options, bar: &ProgressBar) ->
             bar.suspend(|| eprintln!("weft: nothing is removed, since not everything was read and copied"))
         }
     };
-    Ok(Copy::new(options, bar).run(walk, copied))
+    Ok(Copy::new(options, bar).run(FILES_AHEAD_MAX, walk, copied))
 }
 
 /// Refuses a second source for one name: the first one's copy would be lost.
@@ -157,10 +163,11 @@ impl<'a> Copy<'a> {
     /// `walk` finds what is to be copied; `copied` follows when it is.
     fn run(
         self,
+        files_ahead_max: usize,
         walk: impl FnOnce(&Copy<'a>, &Queue, &mut Vec<FinishDir>),
         copied: impl FnOnce(&Copy<'a>),
     ) -> Outcome {
-        let (copy, queue) = (self, Queue::new());
+        let (copy, queue) = (self, Queue::new(files_ahead_max));
         let mut directories = Vec::new();
         std::thread::scope(|scope| {
             for _ in 0..copy.options.jobs {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// How many files the walk may be ahead of the workers.
-const FILES_AHEAD_MAX: usize = 4096;
+pub(super) const FILES_AHEAD_MAX: usize = 4096;
 
 /// A piece of work.
 pub(super) enum Task {
@@ -31,11 +31,13 @@ struct State {
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    files_ahead_max: usize,
 }
 
 impl Queue {
-    pub(super) fn new() -> Queue {
-        Queue { state: Mutex::new(State { walking: true, ..State::default() }), changed: Condvar::new() }
+    pub(super) fn new(files_ahead_max: usize) -> Queue {
+        let state = Mutex::new(State { walking: true, ..State::default() });
+        Queue { state, changed: Condvar::new(), files_ahead_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -47,7 +49,7 @@ impl Queue {
         let state = self.lock();
         let mut state = self
             .changed
-            .wait_while(state, |state| state.tasks.len() >= FILES_AHEAD_MAX)
+            .wait_while(state, |state| state.tasks.len() >= self.files_ahead_max)
             .expect("no thread panics while it holds the queue");
         state.tasks.push_back(task);
         self.changed.notify_all();

@@ -1,5 +1,5 @@
 //! Names in directories that were found once, on either side of a copy. A path that was typed is resolved at the beginning; what is
-//! below is reached by the directory's descriptor or inode number, so that nobody else's link leads the copy out of its trees.
+//! below is reached by the directory's descriptor or inode number, so that no link leads the copy out of its trees.
 
 use super::side::{Kind, Meta, Side, Source, Target, errno_of, is_there, local_set, set_weft_meta};
 use crate::local_dir::{How, Links, LocalDir};
@@ -22,7 +22,7 @@ const AT_ONCE_BYTES_MAX: u64 = 16 << 10;
 const REPLACED: &str = "was replaced by something else while it was being copied; try again";
 const IS_LINK: &str = "is a symbolic link; only links that are given as arguments are followed";
 
-/// What a message is about.
+/// Something that messages name.
 pub(super) trait Shown {
     fn shown(&self) -> String;
 }
@@ -33,7 +33,7 @@ pub struct Dir(Arc<Inner>);
 
 struct Inner {
     side: Side,
-    /// For messages.
+    /// Its path in messages.
     path: PathBuf,
     place: Place,
 }
@@ -42,7 +42,7 @@ enum Place {
     Local(LocalDir),
     /// By its inode number.
     Weft(Client, u64),
-    /// It is not there: a parent that somebody forgot, or what a dry run would have made.
+    /// A directory that does not exist: a missing parent, or one that a dry run would have made.
     Missing,
 }
 
@@ -67,6 +67,20 @@ impl Dir {
             }
         };
         Ok(Dir::new(side, path.to_owned(), place))
+    }
+
+    /// The same for the parent of an argument, which may be missing.
+    fn parent(side: &Side, path: &Path) -> Result<Dir> {
+        match Dir::typed(side, path) {
+            Err(error) if matches!(errno_of(&error), Some(libc::ENOENT | libc::ENOTDIR)) => {
+                Ok(Dir::new(side, path.to_owned(), Place::Missing))
+            }
+            dir => dir,
+        }
+    }
+
+    fn typed_spot(&self, name: &OsStr) -> Spot {
+        Spot { dir: self.clone(), name: name.to_owned(), links: Links::Follow }
     }
 
     fn child(&self, path: PathBuf, place: Place) -> Dir {
@@ -131,13 +145,7 @@ impl Spot {
     /// What an argument names. A link there is followed, and so are those on the way.
     pub fn typed(side: &Side, path: &Path) -> Result<Spot> {
         let (parent, name) = split(path);
-        let dir = match Dir::typed(side, parent) {
-            Err(error) if matches!(errno_of(&error), Some(libc::ENOENT | libc::ENOTDIR)) => {
-                Dir::new(side, parent.to_owned(), Place::Missing)
-            }
-            dir => dir.with_context(|| side.display(path))?,
-        };
-        Ok(Spot { dir, name: name.to_owned(), links: Links::Follow })
+        Ok(Dir::parent(side, parent).with_context(|| side.display(path))?.typed_spot(name))
     }
 
     /// The same name, whose links are not followed.
@@ -192,7 +200,7 @@ impl Spot {
         Ok(self.dir.child(self.path(), place))
     }
 
-    /// What a dry run would have made.
+    /// The directory that a dry run would have made.
     pub(super) fn missing_dir(&self) -> Dir {
         self.dir.child(self.path(), Place::Missing)
     }
@@ -329,7 +337,7 @@ impl Spot {
         }
     }
 
-    /// Whether a new file of this size is there with one message: nobody finds a part of it under its name.
+    /// Whether a new file of this size is made with one message, so that no reader finds a part of it under its name.
     pub(super) fn makes_at_once(&self, bytes: u64) -> bool {
         matches!(self.side(), Side::Weft { .. }) && bytes <= AT_ONCE_BYTES_MAX
     }
@@ -434,10 +442,30 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    pub(super) fn of(pair: &super::Pair) -> Result<Ends> {
-        let to = Spot::typed(&pair.to_side, &pair.to)?;
+    pub(super) fn of(pair: &super::Pair, parents: &mut Parents) -> Result<Ends> {
+        let to = Parents::typed(&mut parents.to, &pair.to_side, &pair.to)?;
         let to = if pair.is_in_dir { to.found() } else { to };
-        Ok(Ends { from: Spot::typed(&pair.from_side, &pair.from)?, to })
+        Ok(Ends { from: Parents::typed(&mut parents.from, &pair.from_side, &pair.from)?, to })
+    }
+}
+
+/// The directories of the last source and of the last target. The next ones are often in the same.
+#[derive(Default)]
+pub(super) struct Parents {
+    from: Option<Dir>,
+    to: Option<Dir>,
+}
+
+impl Parents {
+    /// As [`Spot::typed`].
+    fn typed(last: &mut Option<Dir>, side: &Side, path: &Path) -> Result<Spot> {
+        let (parent, name) = split(path);
+        let known = last.take().filter(|dir| dir.0.path == parent && dir.0.side.is_same(side));
+        let dir = match known {
+            Some(dir) => dir,
+            None => Dir::parent(side, parent).with_context(|| side.display(path))?,
+        };
+        Ok(last.insert(dir).typed_spot(name))
     }
 }
 

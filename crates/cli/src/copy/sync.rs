@@ -15,7 +15,7 @@ use super::file::Goal;
 use super::job::{Options, Pair};
 use super::queue::{Queue, Task};
 use super::side::{Kind, Meta};
-use super::spot::{Dir, Ends, Shown, Spot};
+use super::spot::{Dir, Ends, Parents, Shown, Spot};
 use super::{Copy, FinishDir};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,7 @@ impl Copy<'_> {
         directories: &mut Vec<FinishDir>,
     ) -> Vec<(Spot, Meta)> {
         let mut extra = Vec::new();
-        let Some(ends) = self.note(pair, Ends::of(pair)) else { return extra };
+        let Some(ends) = self.note(pair, Ends::of(pair, &mut Parents::default())) else { return extra };
         let Some(from_meta) = self.note(&ends.from, ends.from.meta(true)) else { return extra };
         let to_meta = ends.to.meta(true).ok();
         if from_meta.kind != Kind::Directory {
