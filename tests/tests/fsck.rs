@@ -194,14 +194,14 @@ fn planted_damage_is_found_and_repaired_and_files_stay_readable() {
 
     let planted = [
         format!("inode {nameless} has no name"),
-        format!("inode {counted} counts 9 links, but has 2"),
-        "leads to inode 201, which is missing".to_string(),
-        "differs between its record by name and its record in listing order".to_string(),
+        "/d/counted counts 9 links, but has 2".to_string(),
+        "entry \"nowhere\" of directory /d leads to inode 201, which is missing".to_string(),
+        "of directory /d differs between its record by name and its record in listing order".to_string(),
         "inode 200 is missing, but has extended attributes".to_string(),
         "belongs to no session".to_string(),
         "/d/longer has 200000 bytes, but its data files have 201000".to_string(),
         format!("/d/missing has lost data on io{last_missing}"),
-        format!("data file of inode {single} on io1, which has no part of it"),
+        "data file of /one/single on io1, which has no part of it".to_string(),
         format!("data files of inode {gone}, which does not exist, on io1 (12 bytes)"),
         format!("data files of inode {gone_empty}, which does not exist, on io0 (0 bytes)"),
     ];

@@ -22,7 +22,7 @@ use crate::stop::StopFlag;
 use found::Found;
 use sizes::{Sizes, is_nobodys, layout_over};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_layout::{ChainId, Layout};
@@ -212,18 +212,29 @@ impl<E: Engine + 'static> Checker<E> {
             namespace.begin_audit(number);
             Ok(())
         })?;
+        let mut found = Vec::new();
         loop {
             let step = self.ask(move |namespace| namespace.step_audit(number, RECORDS_PER_TURN))?;
             self.shared.borrow_mut().records += step.records;
-            self.add(step.findings.into_iter().map(Found::Name));
+            found.extend(step.findings.into_iter().map(|finding| {
+                let paths = BTreeMap::new();
+                Found::Name { finding, paths }
+            }));
+            found.truncate(FINDINGS_MAX);
             if step.finished {
-                return Ok(());
+                break;
             }
             if self.is_over() {
                 return Err(StepError::Ended);
             }
             weft_reactor::yield_now().await;
         }
+        // Another failure is that of a damaged record in the way of the search. Findings then have inode numbers.
+        if let Err(StepError::Ended) = self.find_paths(&mut found).await {
+            return Err(StepError::Ended);
+        }
+        self.add(found);
+        Ok(())
     }
 
     fn owners(&self, inos: Vec<u64>) -> Result<Vec<Owner>, StepError> {
@@ -254,10 +265,13 @@ impl<E: Engine + 'static> Checker<E> {
                 }
             }
         }
+        let mut found = Vec::new();
         for (ino, servers) in without {
-            let found = self.look_again(ino, &servers).await?;
-            self.add(found);
+            found.extend(self.look_again(ino, &servers).await?);
         }
+        found.truncate(FINDINGS_MAX);
+        self.find_paths(&mut found).await?;
+        self.add(found);
         Ok(())
     }
 
@@ -279,7 +293,7 @@ impl<E: Engine + 'static> Checker<E> {
         }
         let kept = self.may_be_forgotten(ino)?;
         let strays = parts.iter().filter(|(id, _)| is_nobodys(&owner, *id));
-        Ok(strays.map(|(server, _)| Found::Stray { ino, server: *server, kept }).collect())
+        Ok(strays.map(|(server, _)| Found::Stray { ino, server: *server, kept, path: None }).collect())
     }
 
     /// Whether the names may once have known more of this inode than they do: they were put back from a copy
@@ -353,19 +367,29 @@ impl<E: Engine + 'static> Checker<E> {
         Ok(())
     }
 
-    /// Looks for a name of each file that something was found of, among all names, in short turns.
+    /// Looks for a name of each inode that something was found of.
     async fn find_paths(&self, all_found: &mut [Found]) -> Result<(), StepError> {
-        let mut left: BTreeMap<u64, &mut Option<String>> =
-            all_found.iter_mut().filter_map(Found::file).collect();
+        let inos: BTreeSet<u64> = all_found.iter().flat_map(Found::inos).collect();
+        let mut paths = BTreeMap::new();
+        let searched = self.search_paths(inos, &mut paths).await;
+        all_found.iter_mut().for_each(|found| found.name(&paths));
+        searched
+    }
+
+    /// Searches all names, in short turns.
+    async fn search_paths(
+        &self,
+        mut left: BTreeSet<u64>,
+        paths: &mut BTreeMap<u64, String>,
+    ) -> Result<(), StepError> {
         let mut at = (0, 0);
         while !left.is_empty() {
-            let inos: Vec<u64> = left.keys().copied().collect();
+            let inos: Vec<u64> = left.iter().copied().collect();
             let part = self
                 .ask(|namespace| run_again(|| namespace.begin().find_paths(&inos, at, RECORDS_PER_TURN)))?;
             for (ino, name) in part.found {
-                if let Some(path) = left.remove(&ino) {
-                    *path = Some(String::from_utf8_lossy(&name).into_owned());
-                }
+                left.remove(&ino);
+                paths.insert(ino, String::from_utf8_lossy(&name).into_owned());
             }
             let Some(next) = part.next else { break };
             at = next;
@@ -412,7 +436,7 @@ impl<E: Engine + 'static> Checker<E> {
             return Ok(Treatment::Left);
         }
         match found.clone() {
-            Found::Name(finding) => {
+            Found::Name { finding, .. } => {
                 let number = self.number;
                 self.ask(move |namespace| Ok(namespace.treat(number, now(), &finding)?.0))
             }

@@ -82,7 +82,9 @@ pub enum Damage {
         found: u64,
     },
     /// A directory has an entry in another directory than its parent, or the root has one at all.
-    #[error("directory {ino} says its parent is {recorded}, but it has the entry {name:?} in {dir}")]
+    #[error(
+        "directory {ino} says that its parent is directory {recorded}, but it has the entry {name:?} in directory {dir}"
+    )]
     BadParent {
         /// The directory.
         ino: u64,
@@ -186,6 +188,39 @@ impl Damage {
     pub fn is_repairable(&self) -> bool {
         !matches!(self, Damage::UnknownKey(_))
             && !matches!(self, Damage::Unreadable(text) if text.contains("key s:"))
+    }
+
+    /// The inodes that the text names and that may have a path.
+    pub fn inos(&self) -> Vec<u64> {
+        match self {
+            Damage::MissingInode { dir, .. }
+            | Damage::BadName { dir, .. }
+            | Damage::OrderMismatch { dir, .. }
+            | Damage::EntryWithoutDirectory { dir, .. } => vec![*dir],
+            Damage::WrongKind { dir, ino, .. } => vec![*dir, *ino],
+            Damage::BadParent { ino, recorded, dir, .. } => vec![*ino, *recorded, *dir],
+            Damage::LinkCount { ino, .. }
+            | Damage::EntryCount { ino, .. }
+            | Damage::ManyNames { ino, .. }
+            | Damage::XattrCount { ino, .. }
+            | Damage::SmallSize { ino, .. }
+            | Damage::LayoutServers { ino, .. }
+            | Damage::BytesOfNothing(ino)
+            | Damage::BadOrphan(ino)
+            | Damage::BadInode(ino)
+            | Damage::LiveGarbage(ino) => vec![*ino],
+            Damage::NoName(_)
+            | Damage::Unreachable(_)
+            | Damage::LeftOver(_)
+            | Damage::XattrOfNothing(_)
+            | Damage::RootParent(_)
+            | Damage::Unreadable(_)
+            | Damage::UnknownKey(_)
+            | Damage::NoRoot
+            | Damage::BeyondLease { .. }
+            | Damage::InodeCount { .. }
+            | Damage::ReplyOfNothing(_) => Vec::new(),
+        }
     }
 
     pub(super) fn unknown(key: &[u8]) -> Damage {
