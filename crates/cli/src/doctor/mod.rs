@@ -100,6 +100,7 @@ pub const NAMES: &[&str] = &[
     "servers",
     "versions",
     "damaged-data",
+    "lost-data",
     "stuck-requests",
     "slow-requests",
     "restarts",

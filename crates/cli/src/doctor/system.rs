@@ -167,10 +167,11 @@ impl SystemFacts {
         }
         let lost = gauge("lost_files");
         if lost > 0 {
+            let files = if lost == 1 { "1 file".into() } else { format!("{lost} files") };
             findings.add(
                 Level::Problem,
                 "lost-data",
-                format!("{name} has lost data of {lost} files"),
+                format!("{name} has lost data of {files}"),
                 "weft fsck and weft scrub list them: restore them from a copy, and have the disk checked",
             );
         }
