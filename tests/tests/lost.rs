@@ -121,6 +121,9 @@ fn assert_lost(damage: impl FnOnce(&Served, u64)) {
     assert!(self::read(&client, "/file", 0, size).is_err(), "no repair has made zeros of it");
     let (_, text) = run(&cluster, &["status"]);
     assert!(text.contains("1 file has lost data"), "{text}");
+    let (code, text) = run(&cluster, &["doctor", "--json"]);
+    let is_named = text.contains("\"lost-data\"") && text.contains("io1 has lost data of 1 file\"");
+    assert!(code == 1 && is_named, "{code}: {text}");
 
     // The loss is accepted.
     let (code, text) = run(&cluster, &["fsck", "--repair", "--accept-loss"]);
@@ -261,4 +264,46 @@ fn data_files_that_were_swapped_with_their_checksums_are_not_read() {
     }
     let (code, text) = run(&cluster, &["scrub"]);
     assert!(code == 4 && text.contains("io1: /file: ") && text.contains("another file"), "{text}");
+}
+
+/// Before any server has noticed the loss: nothing was read since the start.
+#[test]
+fn a_sync_copies_again_what_was_lost_below_a_server() {
+    let damages: [fn(&Served, u64); 3] = [
+        |cluster, ino| fs::remove_file(place(cluster, "io1", "data", ino)).expect("it is ours"),
+        |cluster, ino| {
+            for kind in ["data", "sums"] {
+                fs::remove_file(place(cluster, "io1", kind, ino)).expect("it is ours");
+            }
+        },
+        |cluster, ino| truncate(&place(cluster, "io1", "data", ino), 4096),
+    ];
+    for (number, damage) in damages.into_iter().enumerate() {
+        let options = ServedOptions { io_servers: 2, strip_bytes: STRIP as u32, ..ServedOptions::default() };
+        let mut cluster = Served::init(options);
+        start(&mut cluster);
+        let good = cluster.scratch().join("good");
+        fs::create_dir(&good).expect("it is new");
+        for (name, seed) in [("file", 5), ("other", 6)] {
+            fs::write(good.join(name), bytes(seed, 8 * STRIP)).expect("there is room");
+        }
+        let target = cluster.at("/data");
+        let sync = |cluster: &Served| {
+            let mut command = cluster.command(&["sync", "--json"]);
+            let output = command.arg(&good).arg(&target).output().expect("it runs");
+            let said = weft_tests::expect_success("weft sync", &output);
+            serde_json::from_str::<serde_json::Value>(&said).expect("JSON")["copied"].as_u64()
+        };
+        assert_eq!(sync(&cluster), Some(2));
+        let ino = cluster.client(Transport::Auto).stat("/data/file", false).expect("it is there").ino;
+        stop(&mut cluster);
+        damage(&cluster, ino);
+        start(&mut cluster);
+        assert_eq!(sync(&cluster), Some(1), "damage {number}");
+        let client = cluster.client(Transport::Auto);
+        for (path, seed) in [("/data/file", 5), ("/data/other", 6)] {
+            assert!(read(&client, path, 0, 8 * STRIP).expect("it is whole") == bytes(seed, 8 * STRIP));
+        }
+        assert_eq!(sync(&cluster), Some(0));
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use weft_test_random::{Random, seed};
 use weft_tests::{Cluster, asked, expect_success, sh_in, wait_until};
+use weft_wire::Op;
 
 fn weft(cluster: &Cluster, arguments: &[&str]) -> Output {
     cluster.command(arguments).output().expect("weft can be run")
@@ -174,7 +175,7 @@ fn a_new_small_file_takes_no_more_messages_than_without_its_times() {
         ),
     );
     let client = cluster.client();
-    let set = || asked(&client, weft_wire::Op::SetAttr);
+    let set = || asked(&client, Op::SetAttr);
     let before = set();
     let target = format!("{}target", cluster.url());
     assert_eq!(counts(&sync(&cluster, &[&source.display().to_string(), &target])), (FILES, 0, 0));
@@ -185,6 +186,46 @@ fn a_new_small_file_takes_no_more_messages_than_without_its_times() {
         assert_eq!((attr.mtime.seconds, attr.mode & 0o7777), (seconds, mode), "{name}");
     }
     assert_eq!(counts(&sync(&cluster, &[&source.display().to_string(), &target])), (0, FILES, 0));
+}
+
+/// I/O servers are asked once for each directory, not for each file, and no file is read, not even one with holes.
+#[test]
+fn what_has_not_changed_takes_few_messages() {
+    const SERVERS: u64 = 2;
+    const DIRECTORIES: u64 = 3;
+    let cluster = Cluster::start(SERVERS as u16);
+    let source = cluster.scratch("source");
+    sh_in(
+        &source,
+        "for d in a b c; do mkdir $d; for i in $(seq 60); do head -c 150000 /dev/urandom > $d/f$i; done; done
+         truncate -s 1M a/holes",
+    );
+    let (from, there) = (source.display().to_string(), format!("{}t", cluster.url()));
+    let layout = ["--strip-bytes", "64K", "--servers", "2"];
+    sync(&cluster, &[&layout[..], &[&from, &there]].concat());
+    let client = cluster.client();
+    let ops = [Op::StatObjects, Op::Size, Op::Open, Op::Read];
+    let count = || ops.map(|op| asked(&client, op));
+    let before = count();
+    assert_eq!(counts(&sync(&cluster, &[&from, &there])), (0, 181, 0));
+    let after = count();
+    let taken: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(taken, [SERVERS * DIRECTORIES, 0, 0, 0], "of {ops:?}");
+}
+
+#[test]
+fn a_copy_of_many_files_looks_up_their_directory_once() {
+    let cluster = Cluster::start(1);
+    let source = cluster.scratch("source");
+    sh_in(&source, "for i in $(seq 60); do echo $i > f$i; done");
+    cluster.weft(&["mkdir", &format!("{}d", cluster.url())]);
+    let client = cluster.client();
+    let before = asked(&client, Op::Lookup);
+    let names: Vec<String> = (1..=60).map(|at| source.join(format!("f{at}")).display().to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    cluster.weft(&[&["cp"], &names[..], &[&format!("{}d", cluster.url())]].concat());
+    let lookups = asked(&client, Op::Lookup) - before;
+    assert!(lookups <= 5, "{lookups} for 60 files");
 }
 
 #[test]

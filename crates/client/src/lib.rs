@@ -60,6 +60,7 @@ mod lock_book;
 mod lock_calls;
 mod locks;
 mod losses;
+mod lost;
 mod names;
 mod open_file;
 mod opening;

@@ -9,7 +9,9 @@ use crate::status;
 use std::rc::Rc;
 use weft_storage::Disk;
 use weft_transport::ServerBulk;
-use weft_wire::messages::{CalibrateRequest, Empty, RevokedReply, ScrubRequest, SetRevokedRequest};
+use weft_wire::messages::{
+    CalibrateRequest, Empty, RevokedReply, ScrubRequest, SetRevokedRequest, peer_role,
+};
 use weft_wire::{Class, Header, Op};
 
 /// One thread's view of an I/O server.
@@ -104,7 +106,10 @@ impl<D: Disk> IoService<D> {
             RemoveObjects => io.remove_objects(session.decode(op, body)?).await,
             PlaceObject => io.place_object(session.decode(op, body)?).await,
             ListObjects => io.list_objects(session.decode(op, body)?, &node.shared.scrub),
-            StatObjects => io.stat_objects(session.decode(op, body)?).await,
+            StatObjects => {
+                let is_server = session.hello.role == peer_role::SERVER;
+                io.stat_objects(session.decode(op, body)?, is_server).await
+            }
             SetRevoked => {
                 let request: SetRevokedRequest = session.decode(op, body)?;
                 node.set_revoked(request.ids).map(|()| Answer::of(&Empty {}))

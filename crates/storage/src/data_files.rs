@@ -89,6 +89,14 @@ impl<D: Disk> DataFiles<D> {
         }
     }
 
+    /// As [`DataFiles::has_lost`], also where the storage was replaced and the data file is missing since.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn has_lost_or_replaced(&self, ino: u64) -> Result<bool, StorageError> {
+        Ok(self.has_lost(ino)? || self.may_be_lost(ino) && self.open_if_there(ino)?.is_none())
+    }
+
     /// The data file of an inode, if there is one, for whom it makes no difference whether a replaced storage had one.
     ///
     /// # Errors

@@ -244,8 +244,8 @@ ops! {
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty, Server;
     /// List data files, page by page.
     0x111 ListObjects: Bulk, IoByServer, true, ListObjectsRequest -> ListObjectsReply, Server;
-    /// Sizes of those data files that exist.
-    0x112 StatObjects: Bulk, IoByServer, true, StatObjectsRequest -> StatObjectsReply, Server;
+    /// Which data files have lost data; for servers of the cluster also the sizes of those that exist.
+    0x112 StatObjects: Bulk, Io, true, StatObjectsRequest -> StatObjectsReply, Server;
     /// Set the list of revoked keys. The I/O server keeps it and cuts connections that use them.
     0x113 SetRevoked: Control, IoByServer, true, SetRevokedRequest -> Empty, Server;
     /// Confirm that these files never had data on this server, although the storage that could show it is

@@ -21,9 +21,11 @@ use super::cp::{End, end_of, parse_jobs};
 /// file that of a directory only with --delete, even if that is empty. Nothing is made for a source that cannot be read.
 ///
 /// A file is taken for the same if it has the same size and modification time, to the nanosecond; with
-/// --checksum, if it has the same contents. The I/O servers are asked whether they still have their parts of it;
-/// where one does not, the contents are compared, and a file that cannot be read is copied again. Modes, times and symbolic links are kept, with --owner also owners
-/// and groups. Devices, sockets and pipes are left out. Sparse files stay sparse.
+/// --checksum, if it has the same contents. The I/O servers are asked once for each directory whether they have lost data of
+/// its files. Where one has, or does not answer, the contents are compared, and a file that cannot be read is copied again.
+///
+/// Modes, times and symbolic links are kept, with --owner also owners and groups. Devices, sockets and pipes are left out. Sparse
+/// files stay sparse.
 ///
 /// Links in A and B are never followed, only those in the arguments. So root can sync into and out of trees of users, who may swap
 /// directories for links meanwhile.

@@ -177,33 +177,19 @@ impl Side {
         })
     }
 
-    /// Which of some files in a directory cannot be vouched for by all the servers that have data of them. `all` are their
-    /// attributes, asked about at once; one by one only where that fails.
+    /// Of which files a server has lost data, or does not say. All are asked about at once.
     pub(super) fn doubtful(&self, all: &[&Meta]) -> Vec<bool> {
         let Side::Weft { client, .. } = self else { return vec![false; all.len()] };
         // Small files are at the metadata server.
-        let striped: Vec<usize> = (0..all.len()).filter(|at| all[*at].attr.is_some()).collect();
-        let attrs: Vec<Attr> = striped.iter().filter_map(|at| all[*at].attr.clone()).collect();
-        let found: Vec<bool> = match client.allocated_bytes_known(&attrs) {
-            Ok(known) => known.iter().zip(&attrs).map(|(known, attr)| misses_data(*known, attr)).collect(),
-            Err(_) => {
-                let one = |attr| client.allocated_bytes_known([attr]);
-                attrs
-                    .iter()
-                    .map(|attr| one(attr).is_ok_and(|known| !misses_data(known[0], attr)))
-                    .map(|is_there| !is_there)
-                    .collect()
-            }
-        };
+        let striped = (0..all.len()).filter_map(|at| Some((at, all[at].attr.as_ref()?)));
+        let (places, attrs): (Vec<usize>, Vec<&Attr>) = striped.unzip();
         let mut doubtful = vec![false; all.len()];
-        striped.into_iter().zip(found).for_each(|(at, is_doubtful)| doubtful[at] = is_doubtful);
+        if !attrs.is_empty() {
+            let lost = client.lost_data(attrs).into_iter();
+            places.into_iter().zip(lost).for_each(|(at, lost)| doubtful[at] = lost.unwrap_or(true));
+        }
         doubtful
     }
-}
-
-/// Whether the servers of a file have less than its size, or cannot all tell. A file with holes has less as well.
-fn misses_data(allocated_bytes: Option<u64>, attr: &Attr) -> bool {
-    allocated_bytes.is_none_or(|bytes| bytes < attr.size)
 }
 
 /// The errno of a failure on either side.

@@ -51,14 +51,22 @@ impl<D: Disk> IoPart<D> {
         Ok(Answer { moved_bytes: data.len() as u64, ..Answer::of(&Empty {}) })
     }
 
-    /// Sizes of data files. The answer leaves out those that are not there, and lists those that have lost data.
-    pub async fn stat_objects(&self, request: StatObjectsRequest) -> Result<Answer, Refusal> {
+    /// Which data files have lost data, and, with `sizes`, the sizes of those that are there.
+    pub async fn stat_objects(&self, request: StatObjectsRequest, sizes: bool) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;
         let (mut objects, mut lost) = (Vec::new(), Vec::new());
         for batch in request.inos.chunks(OBJECTS_AT_ONCE) {
             for ino in batch {
-                objects.extend(self.files.size_if_there(*ino)?.map(|bytes| ObjectSize { ino: *ino, bytes }));
-                if self.files.has_lost(*ino)? {
+                if sizes {
+                    let size = self.files.size_if_there(*ino)?;
+                    objects.extend(size.map(|bytes| ObjectSize { ino: *ino, bytes }));
+                }
+                // Servers know from the registry which storages were replaced.
+                let is_lost = match sizes {
+                    true => self.files.has_lost(*ino)?,
+                    false => self.files.has_lost_or_replaced(*ino)?,
+                };
+                if is_lost {
                     lost.push(*ino);
                 }
             }

@@ -150,6 +150,13 @@ fn a_capability_is_of_use_to_whom_it_was_given_only<W: Way>() {
         assert_eq!(refused.status, Status::Capability);
         assert!(refused.text.contains("another key"), "{}", refused.text);
     }
+    // Whether data is lost is no secret, its size is.
+    let inos = vec![opened.attr.ino];
+    let told = bobs.call(&StatObjectsRequest { inos: inos.clone() }).unwrap();
+    assert_eq!(told, StatObjectsReply { objects: vec![], lost: Added(vec![]) });
+    let mut server = Client::new(W::connect(&cluster.io[0]));
+    server.prove(&cluster_key().server_key(), &hello(peer_role::SERVER, [2; 16])).unwrap();
+    assert_eq!(server.call(&StatObjectsRequest { inos }).unwrap().objects[0].bytes, 6);
     let mut bob = with_key(W::connect(&cluster.meta), &user(BOB));
     let id = OpenId { run: 1, number: 1 };
     for refused in [

@@ -466,7 +466,7 @@ crate::message! {
 
     /// Reply to [`StatObjectsRequest`].
     pub struct StatObjectsReply {
-        /// The data files that exist.
+        /// The data files that exist; for servers of the cluster only.
         pub objects: Vec<ObjectSize>,
         /// The inodes that have lost data on this server. Since version 9.
         pub lost: Added<Vec<u64>>,
