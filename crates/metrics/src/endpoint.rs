@@ -1,12 +1,13 @@
 //! The HTTP endpoint of a process: it answers GET requests, with a thread for each connection, of which there are few.
 //!
-//! Whoever connects has a few seconds to ask and to take the answer, and gets one answer. While as many are connected as are served at
-//! once, others wait. So slow or hostile peers delay other scrapes for that long, and nobody else.
+//! A peer that connects has a few seconds to ask and to take the answer, and gets one answer. While as many are
+//! connected as are served at once, each new one takes the place of the oldest that is silent: see `visitors.rs`.
 
+use crate::visitors::{Visit, Visitors};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,6 @@ const HEADERS_MAX: usize = 64;
 /// Time of one connection.
 const CONNECTION_TIME: Duration = Duration::from_secs(3);
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Connections that are served at once. A browser keeps some open that say nothing.
-const SERVED_AT_ONCE: usize = 8;
 
 /// A GET request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -92,7 +91,7 @@ impl Endpoint {
         let address = listener.local_addr()?;
         let ends = Arc::new(AtomicBool::new(false));
         let asked = ends.clone();
-        let (find, served) = (Arc::new(find), Arc::new(AtomicUsize::new(0)));
+        let (find, visitors) = (Arc::new(find), Arc::new(Visitors::default()));
         let serve = move || {
             while !asked.load(Ordering::Acquire) {
                 let peer = match listener.accept() {
@@ -106,19 +105,11 @@ impl Endpoint {
                 if asked.load(Ordering::Acquire) {
                     return;
                 }
-                while served.load(Ordering::Acquire) >= SERVED_AT_ONCE {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                served.fetch_add(1, Ordering::AcqRel);
-                let (find, count) = (find.clone(), served.clone());
-                let one = move || {
-                    // What goes wrong with one peer is its own.
-                    let _ = answer(peer, &*find);
-                    count.fetch_sub(1, Ordering::AcqRel);
-                };
-                if std::thread::Builder::new().name("http".into()).spawn(one).is_err() {
-                    served.fetch_sub(1, Ordering::AcqRel);
-                }
+                let (find, visit) = (find.clone(), visitors.enter(peer));
+                // What goes wrong with one peer is its own.
+                let one = move || drop(answer(&visit, &*find));
+                // Where there is no thread for it, it is closed.
+                let _ = std::thread::Builder::new().name("http".into()).spawn(one);
             }
         };
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(serve)?;
@@ -142,9 +133,12 @@ impl Drop for Endpoint {
     }
 }
 
-fn answer(mut peer: TcpStream, find: &impl Fn(&Request) -> Option<Document>) -> std::io::Result<()> {
+fn answer(visit: &Visit, find: &impl Fn(&Request) -> Option<Document>) -> std::io::Result<()> {
+    let mut peer = visit.stream();
     let until = Instant::now() + CONNECTION_TIME;
-    let document = match read_head(&mut peer, until)? {
+    let asked = read_head(&mut peer, until)?;
+    visit.has_asked();
+    let document = match asked {
         Asked::For(request) => find(&request)
             .unwrap_or_else(|| Document::plain("404 Not Found", "There is no such page here.\n")),
         Asked::OtherMethod => Document::plain("405 Method Not Allowed", "Only GET is served.\n"),
@@ -175,7 +169,7 @@ fn left(until: Instant) -> std::io::Result<Option<Duration>> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
 }
 
-fn read_head(peer: &mut TcpStream, until: Instant) -> std::io::Result<Asked> {
+fn read_head(peer: &mut &TcpStream, until: Instant) -> std::io::Result<Asked> {
     let (mut head, mut bytes) = ([0; REQUEST_BYTES_MAX], 0);
     loop {
         if let Some(asked) = asked_by(&head[..bytes]) {
@@ -222,7 +216,7 @@ fn the_header(headers: &[httparse::Header<'_>], name: &str) -> Option<String> {
     std::str::from_utf8(value).ok().map(|value| value.trim().to_owned())
 }
 
-fn write_all(peer: &mut TcpStream, mut bytes: &[u8], until: Instant) -> std::io::Result<()> {
+fn write_all(peer: &mut &TcpStream, mut bytes: &[u8], until: Instant) -> std::io::Result<()> {
     while !bytes.is_empty() {
         peer.set_write_timeout(left(until)?)?;
         match peer.write(bytes)? {
@@ -274,13 +268,26 @@ mod tests {
         assert!(reply.is_empty() || String::from_utf8_lossy(&reply).contains("400"));
     }
 
+    /// Asks while `crowd` is connected, and returns how long the answer took.
+    fn time_of_a_scrape(endpoint: &Endpoint, crowd: impl Fn(&mut TcpStream)) -> Duration {
+        let connect = |_| {
+            let mut peer = TcpStream::connect(endpoint.address()).unwrap();
+            crowd(&mut peer);
+            peer
+        };
+        let _crowd: Vec<TcpStream> = (0..300).map(connect).collect();
+        let begin = Instant::now();
+        assert!(ask(endpoint, "GET /metrics HTTP/1.1\r\n\r\n").contains("weft_up"));
+        begin.elapsed()
+    }
+
     #[test]
-    fn peers_that_say_nothing_are_given_up_and_the_end_does_not_wait_for_them() {
+    fn peers_that_do_not_ask_delay_neither_others_nor_the_end() {
         let endpoint = endpoint();
-        let silent: Vec<_> =
-            (0..SERVED_AT_ONCE).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
-        assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").contains("weft_up"), "after their time");
-        drop(silent);
+        let time = time_of_a_scrape(&endpoint, |_| {});
+        assert!(time < CONNECTION_TIME, "silent peers: {time:?}");
+        let time = time_of_a_scrape(&endpoint, |peer| peer.write_all(b"GET /metr").unwrap());
+        assert!(time < CONNECTION_TIME, "peers that begin to ask: {time:?}");
         let address = endpoint.address();
         drop(endpoint);
         Endpoint::start(&address.to_string(), String::new).unwrap();

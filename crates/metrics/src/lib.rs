@@ -11,6 +11,7 @@
 mod endpoint;
 mod histogram;
 mod page;
+mod visitors;
 
 pub use endpoint::{Document, Endpoint, OK, REQUEST_BYTES_MAX, Request};
 pub use histogram::{BUCKETS, Histogram};
