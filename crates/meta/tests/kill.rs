@@ -21,7 +21,8 @@ fn open(directory: &Path) -> Namespace<FjallEngine> {
 }
 
 fn open_in_boot(directory: &Path, boot_id: [u8; 16]) -> Namespace<FjallEngine> {
-    let options = FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id };
+    let options =
+        FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id, ..FjallOptions::default() };
     let engine = FjallEngine::open(directory, &options).unwrap();
     if Namespace::is_formatted(&engine).unwrap() {
         Namespace::open(engine, common::options()).unwrap()

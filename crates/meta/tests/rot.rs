@@ -22,7 +22,10 @@ const LATER_BOOT: [u8; 16] = [2; 16];
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open_in(directory: &Path, boot_id: [u8; 16]) -> Result<FjallEngine, EngineError> {
-    FjallEngine::open(directory, &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 128 << 10, boot_id })
+    FjallEngine::open(
+        directory,
+        &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 128 << 10, boot_id, ..FjallOptions::default() },
+    )
 }
 
 fn contents(engine: &FjallEngine) -> Result<Contents, EngineError> {

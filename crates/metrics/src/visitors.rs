@@ -1,5 +1,5 @@
 //! The connections that an endpoint serves at the moment. There are few: a new one takes the place of one that is
-//! silent, so that peers that connect and do not ask delay nobody.
+//! silent, so that peers that connect and do not ask delay no scrape.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
@@ -25,7 +25,7 @@ pub(crate) struct Visitors {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Oldest first.
+    /// By number, so the oldest is the first.
     visitors: BTreeMap<u64, Visitor>,
 }
 

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use weft_log::once_a_minute;
-use weft_reactor::{Event, Interest, Readiness, Semaphore, sleep, spawn};
+use weft_reactor::{Event, Interest, Readiness, Semaphore, sleep, spawn, yield_now};
 
 use crate::connection;
 use crate::counts::{Counters, Counts, add};
@@ -20,6 +21,10 @@ use crate::service::Service;
 
 /// A pause after a connection could not be accepted for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Descriptors that connections leave to the rest of the process, at most a quarter of its limit: a gateway needs
+/// some for its own connections to the cluster.
+const DESCRIPTORS_LEFT: u64 = 64;
 
 /// Serves calls. Clones are the same server.
 pub struct Server<S> {
@@ -114,10 +119,18 @@ impl<S: Service> Server<S> {
         listener.set_nonblocking(true)?;
         let readiness = Readiness::new(&listener)?;
         let stopping = &self.inner.stopping;
+        let descriptors = descriptors_for_connections();
         let accepting = async {
             loop {
                 match readiness.io(Interest::Read, || listener.accept()).await {
+                    // The kernel gives out the lowest number that is free.
+                    Ok((stream, _))
+                        if stream.as_raw_fd() >= descriptors && !self.inner.frees_descriptor() => {}
                     Ok((stream, peer)) => self.accept(stream, peer),
+                    Err(error) if lacks_descriptors(&error) && self.inner.frees_descriptor() => {
+                        // The task of the connection that is closed gets its turn.
+                        yield_now().await;
+                    }
                     Err(error) => {
                         if once_a_minute("accept calls") {
                             tracing::warn!("a connection of a client cannot be accepted: {error}");
@@ -151,16 +164,10 @@ impl<S> Inner<S> {
     /// Puts a connection into the table; `None` if there is no room for it.
     pub(crate) fn admit(&self, peer: SocketAddr, transport: Transport) -> Option<Rc<Member>> {
         let count = self.limits.connections;
-        if self.members.borrow().len() >= count {
-            add(&self.counters.crowded_out, 1);
-            let has_room = self.dismiss_idlest();
-            if once_a_minute("too many connections of clients") {
-                let which = if has_room { "one that is idle" } else { "the new one" };
-                tracing::warn!("{count} clients are connected, as many as may be: {which} is closed");
-            }
-            if !has_room {
-                return None;
-            }
+        if self.members.borrow().len() >= count
+            && !self.makes_room(&format!("{count} clients are connected, as many as may be"))
+        {
+            return None;
         }
         add(&self.counters.accepted, 1);
         let number = self.next.replace(self.next.get() + 1);
@@ -174,6 +181,22 @@ impl<S> Inner<S> {
         });
         self.members.borrow_mut().insert(number, member.clone());
         Some(member)
+    }
+
+    /// Closes the connection that was idle longest, so that another one can be served. Whether there was one.
+    fn makes_room(&self, why: &str) -> bool {
+        add(&self.counters.crowded_out, 1);
+        let has_room = self.dismiss_idlest();
+        if once_a_minute("too many connections of clients") {
+            let which = if has_room { "one that is idle" } else { "the new one" };
+            tracing::warn!("{why}: {which} is closed");
+        }
+        has_room
+    }
+
+    /// As [`makes_room`](Inner::makes_room), where the process is out of descriptors.
+    fn frees_descriptor(&self) -> bool {
+        self.makes_room("the connections of clients take all file descriptors; raise LimitNOFILE (ulimit -n)")
     }
 
     /// Takes a connection out of the table that has ended like this.
@@ -211,6 +234,20 @@ impl<S> Inner<S> {
             _ => tracing::debug!("the connection of {peer} has ended: {error}"),
         }
     }
+}
+
+/// Connections have descriptors of smaller numbers.
+fn descriptors_for_connections() -> RawFd {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live and writable.
+    let has_limit = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    let all = if has_limit { limit.rlim_cur } else { u64::MAX };
+    RawFd::try_from(all - DESCRIPTORS_LEFT.min(all / 4)).unwrap_or(RawFd::MAX)
+}
+
+/// Whether the process, or the host, has no descriptor left.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Waits for whichever ends first, and drops the other. The result of `one`, if it was that.

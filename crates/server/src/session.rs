@@ -55,11 +55,11 @@ pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C, pl
     let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
     let peer = crowd::name_of(&conn.peer());
     let stranger = node.shared.crowd.enter(&peer, place);
-    let greeted = match either(weft_reactor::timeout(limit, greet(&service, &conn)), stranger.leaves()).await
-    {
-        Either::First(greeted) => greeted.unwrap_or(Err(HandshakeError::Timeout)),
-        Either::Second(()) => Err(HandshakeError::Crowded),
-    };
+    let greeted =
+        match either(weft_reactor::timeout(limit, greet(&service, &conn, place)), stranger.leaves()).await {
+            Either::First(greeted) => greeted.unwrap_or(Err(HandshakeError::Timeout)),
+            Either::Second(()) => Err(HandshakeError::Crowded),
+        };
     drop(stranger);
     let member = match greeted {
         Ok(member) => member,
@@ -121,7 +121,11 @@ fn connections_over(transport: &str) -> &'static str {
 }
 
 /// Greeting and proof.
-async fn greet<C: ServerConn, S: Service>(service: &Rc<S>, conn: &C) -> Result<Member<S>, HandshakeError> {
+async fn greet<C: ServerConn, S: Service>(
+    service: &Rc<S>,
+    conn: &C,
+    place: Place,
+) -> Result<Member<S>, HandshakeError> {
     let shared = &service.node().shared;
     let (header, body) = message(conn).await?;
     let hello = match check_hello(&header, &body) {
@@ -157,7 +161,7 @@ async fn greet<C: ServerConn, S: Service>(service: &Rc<S>, conn: &C) -> Result<M
     // A server of the cluster always finds a place.
     let guest = match hello.role {
         peer_role::SERVER => None,
-        _ => match shared.crowd.seat(&crowd::name_of(&conn.peer())) {
+        _ => match shared.crowd.seat(&crowd::name_of(&conn.peer()), place) {
             Ok(guest) => Some(guest),
             Err(refusal) => return refuse(conn, &header, refusal).await,
         },

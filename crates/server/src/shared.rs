@@ -4,7 +4,7 @@ use crate::busy::Busy;
 use crate::clock::{since_1970, unix_s};
 use crate::config::{ClusterConfig, ServerConfig, ServerRole, SyncMode};
 use crate::counters::{Clients, Counters};
-use crate::crowd::Crowd;
+use crate::crowd::{Crowd, Shares};
 use crate::current::CurrentMap;
 use crate::identity::Identity;
 use crate::key_ring::KeyRing;
@@ -102,7 +102,7 @@ impl Shared {
             counters,
             busy: Busy::default(),
             clients: Clients::default(),
-            crowd: Crowd::new(descriptors_max()),
+            crowd: Crowd::new(Shares::of(descriptors_max())),
             rdma,
             confirmed: Confirmed::new(true),
             scrub: Desk::default(),

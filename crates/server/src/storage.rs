@@ -7,10 +7,12 @@
 
 use crate::clock::now;
 use crate::config::{ClusterConfig, ClusterId, DiskChoice, NAMES_DIRECTORY, ServerConfig, ServerRole};
+use crate::crowd::Shares;
 use crate::error::ServerError;
 use crate::log;
 use crate::map::{Event, FileMap, KeptMap, MapError};
 use crate::meta::map_record as kept_map;
+use crate::process_limits::descriptors_max;
 use std::path::Path;
 use weft_meta::{
     Caller, Engine, EngineError, FjallEngine, FjallOptions, MetaError, Namespace, NamespaceOptions,
@@ -18,6 +20,7 @@ use weft_meta::{
 };
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::calibrate::{Calibration, Origin};
+use weft_storage::limits::WINDOWS_MAX;
 use weft_storage::{DataFiles, Directory, DiskEngine, Identity, LocalDisk, RandomId, StateFile};
 
 /// Entries of the io_uring of each thread.
@@ -113,7 +116,8 @@ pub(crate) fn open_names(
         let found = if directory.exists() { "there is no store in it" } else { "there is no such directory" };
         return Err(no_names(found));
     }
-    let options = FjallOptions { boot_id, ..FjallOptions::default() };
+    let tables_open = Shares::of(descriptors_max()).data_files;
+    let options = FjallOptions { boot_id, tables_open, ..FjallOptions::default() };
     let engine = FjallEngine::open(&directory, &options).map_err(names)?;
     if engine.torn_bytes() > 0 {
         let torn = engine.torn_bytes();
@@ -225,7 +229,8 @@ pub(crate) fn open_data(
     }
     let state = StateFile::open(&directory).map_err(storage)?;
     let state = IoStorage { storage: disk.storage(), state, run: new_id(server)? };
-    Ok((Storage::Data(DataFiles::new(disk), engine, state), engine.name()))
+    let files = DataFiles::with_bounds(disk, Shares::of(descriptors_max()).data_files, WINDOWS_MAX);
+    Ok((Storage::Data(files, engine, state), engine.name()))
 }
 
 /// The cost model of a server with data files. It is measured at the first start, with clients waiting at the

@@ -244,16 +244,21 @@ impl<D: Disk> DataFiles<D> {
     fn find(
         &self,
         ino: u64,
-        open: impl FnOnce(&D) -> io::Result<Option<D::File>>,
+        mut open: impl FnMut(&D) -> io::Result<Option<D::File>>,
     ) -> Result<Option<DataFile<D>>, StorageError> {
         let handle = |opened| Some(DataFile { shared: self.shared.clone(), opened });
         let mut cache = self.cache();
         if let Some(opened) = cache.get(ino) {
             return Ok(handle(opened));
         }
-        let Some(file) = open(&self.shared.disk).map_err(failed(Operation::Open, ino))? else {
-            return Ok(None);
-        };
+        let mut found = open(&self.shared.disk);
+        if found.as_ref().is_err_and(lacks_descriptors) {
+            // Those that are kept open for a later use serve a present one.
+            let now = cache.time();
+            drop(cache.remove_unused_since(now));
+            found = open(&self.shared.disk);
+        }
+        let Some(file) = found.map_err(failed(Operation::Open, ino))? else { return Ok(None) };
         let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
         let sums = self.shared.sums.of(ino);
         let (ranges, syncs) = (Ranges::default(), Syncs::default());
@@ -515,6 +520,11 @@ impl<D: Disk> DataFiles<D> {
     pub fn stats(&self) -> DataFilesStats {
         DataFilesStats { open_files: self.cache().len(), windows: self.shared.windows.len() }
     }
+}
+
+/// Whether the process, or the host, has no descriptor left.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// How to treat a data file that must be there and is missing.

@@ -5,8 +5,7 @@ pub use weft_buffers::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 /// Buffer memory of one server, in bytes, unless told otherwise.
 pub const BUFFER_POOL_BYTES: usize = 32 << 20;
 
-/// Open data files a server keeps, unless told otherwise. Half of the usual limit of 1024 descriptors
-/// stays for connections.
+/// Open data files that a server keeps, unless told otherwise. Each has two descriptors, one of them for checksums.
 pub const OPEN_FILES: usize = 512;
 
 /// Bytes of one cached window into a data file. Windows begin at multiples of it.

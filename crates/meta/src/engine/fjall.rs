@@ -69,6 +69,8 @@ pub struct FjallOptions {
     pub cache_bytes: u64,
     /// Size at which a table in memory is written out; up to four of them wait at once.
     pub memtable_bytes: u64,
+    /// Tables on disk that are kept open.
+    pub tables_open: usize,
     /// Which run of the kernel this is: in another one than before, a power cut may have torn what was not synced.
     pub boot_id: [u8; 16],
 }
@@ -78,6 +80,7 @@ impl Default for FjallOptions {
         FjallOptions {
             cache_bytes: 16 * 1024 * 1024,
             memtable_bytes: 16 * 1024 * 1024,
+            tables_open: 512,
             boot_id: weft_host::boot_id(),
         }
     }
@@ -239,6 +242,7 @@ fn record_of(settled: &Settled, options: &FjallOptions) -> Record {
 fn open_database(directory: &Path, options: &FjallOptions, workers: usize) -> Result<Open, EngineError> {
     let database = Database::builder(directory)
         .cache_size(options.cache_bytes)
+        .max_cached_files(Some(options.tables_open))
         .max_journaling_size(JOURNAL_BYTES_MAX)
         // The length of a batch in the journal is counted, see `journal::batch_bytes`.
         .journal_compression(CompressionType::None)

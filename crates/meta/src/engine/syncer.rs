@@ -8,6 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a sync waits for a descriptor, and how often it looks.
+const DESCRIPTORS_WAIT: Duration = Duration::from_secs(60);
+const DESCRIPTORS_LOOK: Duration = Duration::from_millis(20);
 
 /// What has become of the commits, for the engine and its syncers.
 #[derive(Debug, Default)]
@@ -55,9 +60,9 @@ impl Tail {
     fn sync(&self, log: &Log) -> io::Result<()> {
         // Read before the journal is looked for: what is written to a later one does not count for this one.
         let begin = log.sync_begin();
-        let newest = self.follow()?;
+        let newest = with_descriptors(|| self.follow())?;
         if !newest.entry_is_durable {
-            creation::sync_directory(&self.directory)?;
+            with_descriptors(|| creation::sync_directory(&self.directory))?;
         }
         newest.file.sync_data()?;
         if journal::number_of(&newest.path) == Some(begin.number) {
@@ -83,6 +88,25 @@ fn open_newest(directory: &Path) -> io::Result<(PathBuf, File)> {
     }
 }
 
+/// Opens something to sync it. Waits while the process has no descriptor for that: nothing is lost yet, and
+/// connections that end give some back.
+fn with_descriptors<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let begin = Instant::now();
+    loop {
+        match open() {
+            Err(error) if lacks_descriptors(&error) && begin.elapsed() < DESCRIPTORS_WAIT => {
+                std::thread::sleep(DESCRIPTORS_LOOK);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether the process, or the host, has no descriptor left.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Makes durable what the engine has written to the newest journal.
 pub(super) struct FjallSyncer {
     pub tail: Tail,
@@ -105,5 +129,29 @@ impl Syncer for FjallSyncer {
             return Err(EngineError::Poisoned);
         }
         Ok(covered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_sync_waits_for_a_descriptor_and_for_nothing_else() {
+        let tries = Cell::new(0);
+        let open = |errno: i32, failures: u32| {
+            tries.set(0);
+            with_descriptors(|| {
+                tries.set(tries.get() + 1);
+                if tries.get() > failures { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+            })
+        };
+        for errno in [libc::EMFILE, libc::ENFILE] {
+            open(errno, 2).unwrap();
+            assert_eq!(tries.get(), 3);
+        }
+        assert_eq!(open(libc::EIO, 2).unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(tries.get(), 1);
     }
 }

@@ -41,7 +41,10 @@ fn open_engine(directory: &Path) -> Result<FjallEngine, EngineError> {
 
 fn open_engine_in(directory: &Path, boot: u64) -> Result<FjallEngine, EngineError> {
     let boot_id = u128::from(boot).to_be_bytes();
-    FjallEngine::open(directory, &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id })
+    FjallEngine::open(
+        directory,
+        &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id, ..FjallOptions::default() },
+    )
 }
 
 fn value(seed: u64, bytes: usize) -> Vec<u8> {

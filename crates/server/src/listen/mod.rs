@@ -26,8 +26,10 @@ use crate::session;
 use crate::shared::Shared;
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weft_reactor::{JoinHandle, MailSender};
 use weft_storage::BufferPool;
 use weft_transport::{Accepted, Listening, VerbsAccepted, VerbsListening, VerbsThread};
@@ -49,6 +51,16 @@ pub(crate) struct Arrival<F: Fabric> {
 enum By<F: Fabric> {
     Socket(Accepted),
     Rdma(VerbsAccepted<F>),
+}
+
+impl<F: Fabric> By<F> {
+    /// The descriptor that the connection has taken.
+    fn descriptor(&self) -> Option<RawFd> {
+        match self {
+            By::Socket(accepted) => Some(accepted.fd.as_raw_fd()),
+            By::Rdma(_) => None,
+        }
+    }
 }
 
 impl<F: Fabric> Doors<F> {
@@ -138,6 +150,16 @@ impl<F: Fabric, S: Service> Host<F, S> {
     }
 }
 
+/// Logs that connections are closed as soon as they come.
+fn no_descriptors(server: &str, limit: u64) {
+    if log::once_a_minute("no descriptors") {
+        log::warning!(
+            server,
+            "is out of file descriptors and closes new connections: its limit is {limit}; raise LimitNOFILE (ulimit -n)"
+        );
+    }
+}
+
 fn cannot_serve(server: &str, error: &str) {
     if log::once_a_minute("start session") {
         log::warning!(server, "cannot serve a connection: {error}");
@@ -153,7 +175,12 @@ struct Turns<F: Fabric, S: Service> {
 
 impl<F: Fabric, S: Service> Turns<F, S> {
     fn give(&self, by: By<F>) {
-        let arrival = Arrival { place: self.here.service.node().shared.crowd.accept(), by };
+        let shared = &self.here.service.node().shared;
+        let Some(place) = shared.crowd.accept(by.descriptor()) else {
+            shared.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
+            return no_descriptors(&shared.name, shared.crowd.shares().descriptors);
+        };
+        let arrival = Arrival { place, by };
         let turn = self.next.get();
         self.next.set((turn + 1) % (self.others.len() + 1));
         match turn.checked_sub(1).and_then(|other| self.others.get(other)) {

@@ -9,9 +9,15 @@ use crate::service::Service;
 use crate::session;
 use crate::shared::Shared;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use weft_transport::{Accepted, Listening, Network, ShmConn, TcpConn, TcpOptions, listen_tcp, listen_unix};
+
+/// How long a new connection waits for a descriptor that clients may have, and how often it looks.
+const DESCRIPTOR_WAIT: Duration = Duration::from_millis(50);
+const DESCRIPTOR_LOOK: Duration = Duration::from_millis(2);
 
 /// Binds all sockets of a server.
 pub(super) fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
@@ -46,17 +52,34 @@ pub(super) async fn accept(door: Listening, shared: Arc<Shared>, give: impl Fn(A
             if log::once_a_minute("exhausted") {
                 log::warning!(
                     &server,
-                    "cannot accept connections for now: {error}; raise the limit (LimitNOFILE)"
+                    "cannot accept connections for now: {error}; raise LimitNOFILE (ulimit -n)"
                 );
             }
         });
         loop {
-            give(acceptor.accept().await?);
+            let mut accepted = acceptor.accept().await?;
+            wait_for_descriptor(&mut accepted, &shared).await;
+            give(accepted);
         }
     }
     .await;
     if let Err(error) = accepted_all {
         log::warning!(&shared.name, "no longer accepts connections on one of its addresses: {error}");
+    }
+}
+
+/// Gives a connection that has one of the last descriptors another one, if one is free in a moment: connections that
+/// were just closed may not have given theirs back yet.
+async fn wait_for_descriptor(accepted: &mut Accepted, shared: &Shared) {
+    let deadline = Instant::now() + DESCRIPTOR_WAIT;
+    while !shared.crowd.is_free(accepted.fd.as_raw_fd()) && Instant::now() < deadline {
+        weft_reactor::sleep(DESCRIPTOR_LOOK).await;
+        // A copy gets the lowest number that is free.
+        if let Ok(fd) = accepted.fd.try_clone()
+            && fd.as_raw_fd() < accepted.fd.as_raw_fd()
+        {
+            accepted.fd = fd;
+        }
     }
 }
 

@@ -137,7 +137,7 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
             let service = IoService::new(Node::new(shared.clone()), io_part(0, SyncMode::Nosync, slow));
             let conn = TcpConn::from_fd(socket.into(), &TcpOptions::default()).unwrap();
-            session::serve(service, conn, shared.crowd.accept()).await;
+            session::serve(service, conn, shared.crowd.accept(None).unwrap()).await;
         });
         shared.counters.cut_connections.load(std::sync::atomic::Ordering::Relaxed)
     });

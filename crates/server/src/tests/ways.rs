@@ -57,7 +57,7 @@ impl Way for Memory {
                 weft_reactor::spawn(session::serve(
                     service.clone(),
                     MemoryConn::from_end(end),
-                    service.node().shared.crowd.accept(),
+                    service.node().shared.crowd.accept(None).unwrap(),
                 ));
             }
         });
