@@ -114,7 +114,7 @@ Maintainer: The Weft developers
 Installed-Size: $(du -sk --apparent-size "$work/root" | cut -f1)
 Depends: libc6 (>= $(newest GLIBC_)), libgcc-s1 (>= $(newest GCC_)), passwd
 Recommends: fuse3
-Suggests: libibverbs1, librdmacm1, ibverbs-providers
+Suggests: bash-completion, libibverbs1, librdmacm1, ibverbs-providers
 Section: admin
 Priority: optional
 Description: parallel file system in user space

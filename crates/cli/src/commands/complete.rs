@@ -3,14 +3,16 @@
 use crate::help::SUBJECTS;
 use anyhow::Result;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 use weft_cli_common::connections::at;
 use weft_cli_common::output;
 use weft_cli_common::place::WeftPath;
 use weft_client::{Client, ConnectOptions, Url};
 use weft_wire::messages::FileKind;
 
-/// Somebody waits for it at a prompt.
-const PATIENCE_MS: u64 = 1500;
+/// A user waits at a prompt. After this time there are no candidates, wherever the time went.
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// More names than a shell would show.
 const NAMES_MAX: usize = 2000;
 
@@ -36,19 +38,27 @@ enum What {
 pub fn run(args: Args) -> Result<()> {
     let candidates = match args.what {
         What::Subject => SUBJECTS.iter().map(|subject| subject.name.to_owned()).collect(),
-        What::Path => paths(&args.word).unwrap_or_default(),
+        What::Path => in_time(args.word.clone()),
     };
     candidates.iter().filter(|candidate| candidate.starts_with(&args.word)).try_for_each(output::print_line)
+}
+
+/// [`paths`], or nothing if that fails or takes too long. The thread ends with this program.
+fn in_time(word: String) -> Vec<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(paths(&word).unwrap_or_default()));
+    receiver.recv_timeout(PATIENCE).unwrap_or_default()
 }
 
 /// `weft:/da` becomes `weft:/data/` and `weft:/dates`.
 fn paths(word: &str) -> Result<Vec<String>> {
     let (front, begun) = word.rfind('/').map_or((word, ""), |at| word.split_at(at + 1));
     let place = WeftPath::from_argument(front)?;
+    let patience_ms = PATIENCE.as_millis() as u64;
     let options = ConnectOptions {
-        retry_timeout_ms: PATIENCE_MS,
-        connect_timeout_ms: PATIENCE_MS,
-        reply_timeout_ms: PATIENCE_MS,
+        retry_timeout_ms: patience_ms,
+        connect_timeout_ms: patience_ms,
+        reply_timeout_ms: patience_ms,
         ..ConnectOptions::default()
     };
     let client = Client::connect(&Url::parse(&place.url)?, options)?;

@@ -7,8 +7,8 @@ use std::io::Write;
 
 /// Prints completions for a shell.
 ///
-/// For bash: `weft completions bash > /etc/bash_completion.d/weft`. In bash, zsh and fish they know the paths of file
-/// systems (weft:/da and Tab) and the subjects of `weft help`.
+/// For bash: `source <(weft completions bash)` in ~/.bashrc. In bash, zsh and fish they know the paths of file systems
+/// (weft:/da and Tab) and the subjects of `weft help`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The shell.

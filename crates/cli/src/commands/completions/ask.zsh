@@ -2,8 +2,10 @@
 # Paths in Weft file systems, and subjects of help: weft knows them.
 _weft() {
     local -a found
-    if [[ "$PREFIX" == weft:* ]]; then
-        found=(${(f)"$(weft complete path "$PREFIX" 2>/dev/null)"})
+    local word=$PREFIX
+    [[ -n "$compstate[quote]" ]] || word=${(Q)PREFIX}
+    if [[ "$word" == weft:* || "$word" == ?*:[0-9]*:/* ]]; then
+        found=(${(f)"$(weft complete path -- "$word" 2>/dev/null)"})
         compadd -S '' -- $found
         return
     fi
