@@ -56,6 +56,9 @@ impl SshHosts {
     /// Hosts with systems of their own, on this machine's disk; `None` where there can be none. None has `weft`, except the first one
     /// with `has_weft`. Root and [`USER`] of each may log in to each as themselves.
     pub fn start_own(names: &[&str], has_weft: bool) -> Option<SshHosts> {
+        if !Need::OverlayMounts.is_met() {
+            return None;
+        }
         SshHosts::boot_all(names, System::Own { has_weft })
     }
 

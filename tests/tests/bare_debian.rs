@@ -20,7 +20,7 @@ struct Debian {
 
 impl Debian {
     fn new() -> Option<Debian> {
-        if !Need::BareDebian.is_met() {
+        if !Need::BareDebian.is_met() || !Need::OverlayMounts.is_met() {
             return None;
         }
         let debian =

@@ -30,6 +30,8 @@ pub enum Need {
     NetworkNamespaces,
     /// A mount namespace of one's own, as root or in a user namespace.
     MountNamespaces,
+    /// Overlays of directories, mounted by root.
+    OverlayMounts,
     /// An SSH server that needs no set-up, and OpenSSH's client.
     Ssh,
     /// The shells zsh and fish.
@@ -89,6 +91,7 @@ impl Need {
                 let flags = if is_root() { "-m" } else { "-rm" };
                 succeeds("unshare", &[flags, "true"])
             }
+            Need::OverlayMounts => is_root() && has_overlays(),
             Need::Ssh => succeeds("sh", &["-c", "command -v dropbear dropbearkey ssh ssh-keygen nsenter"]),
             Need::OtherShells => succeeds("sh", &["-c", "command -v zsh fish"]),
             Need::Debian => succeeds("sh", &["-c", "command -v dpkg-deb dpkg apt-get"]),
@@ -133,6 +136,7 @@ impl fmt::Display for Need {
             Need::Root => "root",
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
+            Need::OverlayMounts => "root and a kernel with overlayfs",
             Need::Ssh => "dropbear, ssh and nsenter (packages dropbear-bin, openssh-client, util-linux)",
             Need::OtherShells => "zsh and fish",
             Need::Debian => "dpkg-deb and apt-get, as Debian has them",
@@ -180,6 +184,13 @@ pub fn skip(reason: &str) {
     let appended =
         File::options().append(true).open(&path).and_then(|mut file| file.write_all(line.as_bytes()));
     appended.unwrap_or_else(|error| panic!("{SKIPS}: {}: {error}", path.display()));
+}
+
+/// Whether an overlay can be mounted: containers that are overlays themselves often cannot.
+fn has_overlays() -> bool {
+    let script = "dir=$(mktemp -d) && trap 'rmdir $dir' EXIT && unshare -m sh -c \"cd $dir && mount -t tmpfs tmpfs . && \
+                  mkdir $dir/up $dir/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=$dir/up,workdir=$dir/work /usr\"";
+    succeeds("sh", &["-c", script])
 }
 
 fn is_root() -> bool {
