@@ -1,11 +1,13 @@
-//! Lock holders that stand still or are cut off while their locks are given to others: nothing that they write afterwards arrives.
+//! Lock holders that stand still or are cut off while their locks are given to others: nothing that they write afterwards arrives,
+//! until they have locked again.
 //!
 //! ```text
-//!   away: a mount, a client of the library, a program under `weft run`      each holds a lock
+//!   away: a mount, clients of the library, programs under `weft run`      each holds a lock
 //!     │ stopped, or its cable is cut
 //!   meta0 is started again ─► 20 s without word of them ─► other: takes the locks and writes
 //!     │ goes on
-//!     └─ the first write, and all after it: EIO
+//!     ├─ the first change, whatever it is, and all after it: EIO
+//!     └─ other unlocks ─► they lock again, and write
 //! ```
 
 use std::process::Command;
@@ -19,17 +21,54 @@ use weft_tests::{
 const PATIENCE: Duration = Duration::from_secs(60);
 const TEXT: &str = "first";
 const THEIRS: &[u8] = b"OTHER";
+/// Every way to change a file through a descriptor, and fsync after a change through a mapping.
+const CHANGES: [&str; 7] = ["write", "truncate", "punch", "zero", "allocate", "copy", "sync"];
 
-/// The paths of the files that are locked.
-const FILES: [&str; 4] = ["/mount", "/mapped", "/library", "/program"];
+/// How a process uses a file.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Mount,
+    Library,
+    Program,
+}
+
+/// A process with a lock on a file of its own.
+struct Holder {
+    by: By,
+    path: String,
+    /// The first change that it makes when it goes on.
+    change: &'static str,
+    locker: Locker,
+}
+
+impl Holder {
+    fn order(&self, change: &str, text: &str) -> String {
+        match (self.by, change) {
+            (By::Library, "write") => format!("put 0 {text}"),
+            (By::Library, "read") => format!("get 0 {text}"),
+            (_, "write" | "read") => format!("{change} 0 {text}"),
+            _ => format!("{change} 0"),
+        }
+    }
+
+    #[track_caller]
+    fn lock(&mut self) {
+        let how = if self.by == By::Library { "lock" } else { "fcntl" };
+        self.locker.must(&format!("{how} 0 w 0 10 try"));
+    }
+}
 
 /// Processes with locks on the files. (Fields are dropped in this order: processes end before their mount.)
 struct Holders {
-    on_mount: Locker,
-    mapped: Locker,
-    library: Locker,
-    program: Locker,
+    all: Vec<Holder>,
     mount: Mount,
+}
+
+/// The paths of the files that are locked.
+fn paths() -> Vec<String> {
+    let changes = |by: &'static str| CHANGES.iter().map(move |change| format!("/{by}-{change}"));
+    let mapped_by_library = |path: &String| path != "/library-sync";
+    ["mount", "library", "program"].into_iter().flat_map(changes).filter(mapped_by_library).collect()
 }
 
 impl Holders {
@@ -45,58 +84,97 @@ impl Holders {
         };
         let (weft, url, locker) = (weft_bin().display().to_string(), cluster.url(), weft_locker());
         let locker = locker.to_str().expect("UTF-8");
-        let mut on_mount = Locker::start();
-        on_mount.must(&format!("open 0 {}", mount.join("mount").display()));
-        let mut mapped = Locker::start();
-        mapped.must(&format!("open 0 {}", mount.join("mapped").display()));
-        let mut program = by(&[&weft, "run", "--url", &url, "--", locker]);
-        program.must("open 0 /weft/program");
-        for holder in [&mut on_mount, &mut mapped, &mut program] {
-            holder.must(&format!("write 0 {TEXT}"));
-            holder.must("fcntl 0 w 0 10 try");
-        }
-        mapped.must("poke 0 s");
-        let mut library = by(&[locker]);
-        library.must(&format!("weft 0 {url} {} /library", cluster.key_file().display()));
-        library.must(&format!("put 0 {TEXT}"));
-        library.must("lock 0 w 0 10 try");
-        Holders { on_mount, mapped, library, program, mount }
+        let holder = |path: String| {
+            let (name, change) = path[1..].split_once('-').expect("one of those above");
+            let change = CHANGES.into_iter().find(|known| *known == change).expect("one of those above");
+            let (by, open, locker) = match name {
+                "mount" => {
+                    (By::Mount, format!("open 0 {}", mount.join(&path[1..]).display()), Locker::start())
+                }
+                "library" => {
+                    let open = format!("weft 0 {url} {} {path}", cluster.key_file().display());
+                    (By::Library, open, by(&[locker]))
+                }
+                _ => {
+                    let open = format!("open 0 /weft{path}");
+                    (By::Program, open, by(&[&weft, "run", "--url", &url, "--", locker]))
+                }
+            };
+            let mut holder = Holder { by, path, change, locker };
+            holder.locker.must(&open);
+            holder.locker.must(&holder.order("write", TEXT));
+            holder.locker.must(&holder.order("allocate", ""));
+            if change == "sync" {
+                holder.locker.must("poke 0 s");
+            }
+            holder.lock();
+            if change == "sync" && by == By::Mount {
+                // The lock had the first change written.
+                holder.locker.must("poke 0 s");
+            }
+            holder
+        };
+        Holders { all: paths().into_iter().map(holder).collect(), mount }
     }
 
-    fn pids(&self) -> [u32; 3] {
-        [self.mount.pid(), self.library.pid(), self.program.pid()]
+    fn pids(&self) -> Vec<u32> {
+        let others = self.all.iter().filter(|holder| holder.by != By::Mount);
+        others.map(|holder| holder.locker.pid()).chain([self.mount.pid()]).collect()
     }
 
-    /// The first thing that each does is to write.
     #[track_caller]
-    fn write_in_vain(&mut self) {
-        self.on_mount.must_fail("write 0 stale", libc::EIO);
-        self.library.must_fail("put 0 stale", libc::EIO);
-        self.program.must_fail("write 0 stale", libc::EIO);
-        self.mapped.must_fail("sync 0", libc::EIO);
-        self.on_mount.must_fail("sync 0", libc::EIO);
-        self.on_mount.must_fail("write 0 again", libc::EIO);
+    fn change_in_vain(&mut self) {
+        for holder in &mut self.all {
+            for change in [holder.change].iter().chain(&CHANGES[..6]) {
+                let order = holder.order(change, "stale");
+                assert_eq!(
+                    holder.locker.ask(&order),
+                    format!("errno {}", libc::EIO),
+                    "{}: {order}",
+                    holder.path
+                );
+            }
+        }
+    }
+
+    #[track_caller]
+    fn lock_again(&mut self) {
+        for holder in &mut self.all {
+            holder.lock();
+            assert_eq!(holder.locker.ask(&holder.order("read", "5")), "OTHER", "{}", holder.path);
+        }
+    }
+
+    #[track_caller]
+    fn write(&mut self, text: &str) {
+        for holder in &mut self.all {
+            let order = holder.order("write", text);
+            assert_eq!(holder.locker.ask(&order), "ok", "{}: {order}", holder.path);
+            if holder.by != By::Library {
+                holder.locker.ask("sync 0");
+            }
+        }
     }
 }
 
 /// Takes all the locks once they are given away, and writes under them.
 #[track_caller]
 fn take_over(client: &Client) -> Vec<File> {
-    let take = |path: &&str| {
-        let file = client.open(*path, &OpenOptions::new().read(true).write(true)).unwrap();
+    let take = |path: String| {
+        let file = client.open(path.as_str(), &OpenOptions::new().read(true).write(true)).unwrap();
         file.lock(LockTarget::range(..), LockKind::Exclusive, LockWait::Forever).unwrap();
         file.write_at(THEIRS, 0).unwrap();
         file
     };
-    FILES.iter().map(take).collect()
+    paths().into_iter().map(take).collect()
 }
 
 #[track_caller]
-fn nothing_else_was_written(files: &[File]) {
-    for (file, path) in files.iter().zip(FILES) {
+fn expect(files: &[File], expected: &str) {
+    for (file, path) in files.iter().zip(paths()) {
         let mut text = [0; THEIRS.len()];
         file.read_at(&mut text, 0).unwrap();
-        assert_eq!(text, THEIRS, "{path}");
+        assert_eq!(String::from_utf8_lossy(&text), expected, "{path}");
     }
 }
 
@@ -109,8 +187,13 @@ fn who_was_stopped_while_its_locks_were_given_away_writes_nothing() {
     cluster.crash("meta0");
     let files = take_over(&cluster.client(Transport::Auto));
     pids.iter().for_each(|pid| signal(*pid, libc::SIGCONT));
-    holders.write_in_vain();
-    nothing_else_was_written(&files);
+    holders.change_in_vain();
+    expect(&files, "OTHER");
+    files.iter().for_each(|file| file.unlock(LockTarget::range(..)).unwrap());
+    holders.lock_again();
+    expect(&files, "OTHER");
+    holders.write("fresh");
+    expect(&files, "fresh");
 }
 
 /// Its connections look alive when the cable is mended: nothing was sent that could have failed.
@@ -145,15 +228,24 @@ fn who_was_cut_off_while_its_locks_were_given_away_writes_nothing() {
         command.arg(&here).arg(weft_locker());
         command
     });
-    for (slot, path) in FILES.iter().enumerate() {
+    for (slot, path) in paths().iter().enumerate() {
         let open = format!("weft {slot} {} {} {path}", cluster.url(), cluster.key_file().display());
         wait_until("the server is back", PATIENCE, || other.ask(&open) == "ok");
         other.must(&format!("lock {slot} w 0 10 wait"));
         other.must(&format!("put {slot} OTHER"));
     }
     network.link("away", "up");
-    holders.write_in_vain();
-    for (slot, path) in FILES.iter().enumerate() {
+    holders.change_in_vain();
+    for (slot, path) in paths().iter().enumerate() {
         assert_eq!(other.ask(&format!("get {slot} 5")), "OTHER", "{path}");
+        other.must(&format!("lock {slot} u 0 10 try"));
+    }
+    holders.lock_again();
+    for (slot, path) in paths().iter().enumerate() {
+        assert_eq!(other.ask(&format!("get {slot} 5")), "OTHER", "{path}");
+    }
+    holders.write("fresh");
+    for (slot, path) in paths().iter().enumerate() {
+        assert_eq!(other.ask(&format!("get {slot} 5")), "fresh", "{path}");
     }
 }

@@ -17,9 +17,12 @@ use weft_onc_rpc::reply::ReplyHeader;
 use weft_onc_rpc::xdr::{Reader, Writer};
 use weft_onc_rpc::{CallHeader, Credential, nsm, portmap, reply};
 use weft_test_needs::{Need, skip};
-use weft_tests::{Locker, Served, free_ports, wait_until};
+use weft_tests::{Locker, Served, free_ports, freeze, signal, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const NFS_OK: u32 = 0;
+const NFS3ERR_IO: u32 = 5;
+const NFS3ERR_JUKEBOX: u32 = 10_008;
 
 /// A host that mounts by NFS: its address, and what its daemons were called for.
 struct Host {
@@ -59,6 +62,14 @@ fn answer(stream: &mut TcpStream, tell: impl Fn(u32, u32, Vec<u8>)) -> std::io::
     };
     tell(header.program, header.procedure, call[at..].to_vec());
     send(stream, &reply.into_bytes())
+}
+
+/// The status that a call of NFS is answered.
+fn status_of(mut stream: TcpStream) -> u32 {
+    let reply = record(&mut stream).unwrap();
+    let (head, at) = ReplyHeader::decode(&reply).unwrap();
+    assert_eq!(head.outcome, Ok(()));
+    Reader::new(&reply[at..]).u32().unwrap()
 }
 
 /// A connection from an address of this host.
@@ -102,12 +113,13 @@ impl Host {
         Some(Host { address, xid: u32::from(last) << 16, gateway, handle: handle.to_vec(), calls })
     }
 
-    fn call(&mut self, number: u32, args: Writer) -> Status {
+    /// A call as it is sent, with a number of its own.
+    fn message(&mut self, (program, version, number): (u32, u32, u32), args: Writer) -> Vec<u8> {
         self.xid += 1;
         let header = CallHeader {
             xid: self.xid,
-            program: nlm::PROGRAM,
-            version: nlm::VERSION,
+            program,
+            version,
             procedure: number,
             credential: Credential::Sys(weft_onc_rpc::AuthSys {
                 stamp: 0,
@@ -117,12 +129,16 @@ impl Host {
                 groups: Vec::new(),
             }),
         };
+        [header.write().into_bytes(), args.into_bytes()].concat()
+    }
+
+    fn call(&mut self, number: u32, args: Writer) -> Status {
+        let call = self.message((nlm::PROGRAM, nlm::VERSION, number), args);
         let begun = Instant::now();
         // As a client with a hard mount: again, until there is an answer.
         loop {
             assert!(begun.elapsed() < PATIENCE, "no answer to a call of the lock manager");
             let mut stream = connect_from(self.address, self.gateway);
-            let call = [header.write().into_bytes(), args.clone().into_bytes()].concat();
             if send(&mut stream, &call).is_err() {
                 continue;
             }
@@ -131,6 +147,29 @@ impl Host {
             assert_eq!(head, ReplyHeader { xid: self.xid, outcome: Ok(()) });
             return LockResult::read(&mut Reader::new(&reply[at..])).unwrap().status;
         }
+    }
+
+    /// Sends a call of NFS.
+    fn begin_nfs(&mut self, number: u32, args: Writer) -> TcpStream {
+        let call = self.message((100_003, 3, number), args);
+        let mut stream = connect_from(self.address, self.gateway);
+        send(&mut stream, &call).unwrap();
+        stream
+    }
+
+    fn begin_write(&mut self, offset: u64, text: &str) -> TcpStream {
+        const FILE_SYNC: u32 = 2;
+        let args = Writer::new().opaque(&self.handle).u64(offset).u32(text.len() as u32).u32(FILE_SYNC);
+        self.begin_nfs(7, args.opaque(text.as_bytes()))
+    }
+
+    fn write(&mut self, offset: u64, text: &str) -> u32 {
+        status_of(self.begin_write(offset, text))
+    }
+
+    fn set_size(&mut self, bytes: u64) -> u32 {
+        let args = Writer::new().opaque(&self.handle).u32(0).u32(0).u32(0).u32(1).u64(bytes);
+        status_of(self.begin_nfs(2, args.u32(0).u32(0).u32(0)))
     }
 
     fn what(&self, process: u32, offset: u64, bytes: u64) -> Lock {
@@ -273,4 +312,44 @@ fn locks_outlive_a_metadata_server_that_is_killed() {
     assert_eq!(host.try_lock(8, 50, 1), Status::Granted);
     assert_eq!(host.unlock(7, 0, 10), Status::Granted);
     assert!(place.take(0..10));
+}
+
+/// The gateway is stopped while its clients' locks are given to others, with a WRITE in hand.
+#[test]
+fn a_client_that_has_lost_a_lock_cannot_write_until_it_locks_again() {
+    if !Need::Root.is_met() {
+        return;
+    }
+    let mut place = start();
+    let Some(mut host) = Host::start(25, place.gateway, &place.handle) else { return };
+    let Some(mut without) = Host::start(26, place.gateway, &place.handle) else { return };
+    assert_eq!(host.try_lock(7, 0, 10), Status::Granted);
+    assert_eq!(host.write(0, "first"), NFS_OK);
+    let gateway = place.cluster.pid("nfs0");
+    freeze(gateway);
+    place.cluster.crash("meta0");
+    place.file.lock(LockTarget::range(0..10), LockKind::Exclusive, LockWait::Forever).unwrap();
+    place.file.write_at(b"OTHER", 0).unwrap();
+    let stale = host.begin_write(0, "stale");
+    signal(gateway, libc::SIGCONT);
+    assert_eq!(status_of(stale), NFS3ERR_JUKEBOX, "it may still reclaim the lock");
+    host.expect(nsm::PROGRAM, nsm::procedure::NOTIFY);
+    assert_eq!(host.lock(7, 0, 10, false, true), Status::Denied);
+    wait_until("the time to reclaim is over", PATIENCE, || host.write(0, "stale") != NFS3ERR_JUKEBOX);
+    assert_eq!((host.write(0, "stale"), host.set_size(2)), (NFS3ERR_IO, NFS3ERR_IO));
+    assert_eq!(without.write(100, "else"), NFS_OK, "another client has lost nothing");
+    let content = |expected: &[u8]| {
+        let mut text = vec![0; expected.len()];
+        place.file.read_at(&mut text, 0).unwrap();
+        assert_eq!(text, expected);
+    };
+    content(b"OTHER");
+    assert_eq!(host.try_lock(7, 0, 10), Status::Denied);
+    assert_eq!(host.write(0, "stale"), NFS3ERR_IO);
+    place.file.unlock(LockTarget::range(..)).unwrap();
+    assert_eq!(host.try_lock(7, 0, 5), Status::Granted);
+    assert_eq!(host.write(0, "stale"), NFS3ERR_IO, "half of what it had");
+    assert_eq!(host.try_lock(7, 5, 5), Status::Granted);
+    assert_eq!((host.write(0, "fresh"), host.set_size(3)), (NFS_OK, NFS_OK));
+    content(b"fre");
 }

@@ -375,9 +375,11 @@ fn locks_survive_a_restart_where_files_are_used_and_what_was_lost_fails() {
         locker.must_fail("write 0 again", libc::EIO);
         locker.must_fail("read 0 5", libc::EIO);
     }
-    away.must_fail("fcntl 0 w 0 1 try", libc::EIO);
-    open_file.must_fail("ofd 0 w 0 1 try", libc::EIO);
-    open_file.must_fail("flock 0 x try", libc::EIO);
+    // They know of it now, and may lock again; others have it.
+    away.must_fail("fcntl 0 w 0 1 try", libc::EAGAIN);
+    open_file.must_fail("ofd 0 w 0 1 try", libc::EAGAIN);
+    open_file.must("flock 0 x try");
+    open_file.must_fail("write 0 again", libc::EIO);
     assert_eq!(away_shell.ask("echo more >&9 2> /dev/null || echo failed"), "failed");
     // Those who have the open file from it know it, too.
     assert_eq!(away_shell.ask("bash -c 'echo more >&9' 2> /dev/null || echo failed"), "failed");
@@ -387,6 +389,8 @@ fn locks_survive_a_restart_where_files_are_used_and_what_was_lost_fails() {
         assert_eq!(locker.ask("read 0 5"), "first");
         locker.must_fail("fcntl 0 w 0 1 try", libc::EAGAIN);
     }
+    taken[2].as_ref().unwrap().unlock(whole).unwrap();
+    assert_eq!(away_shell.ask("flock 9 && echo more >&9 && echo wrote"), "wrote", "locked again by a child");
     used.must("write 0 still");
     used.must("fcntl 0 u 0 9 try");
     assert!(takes("/used", bytes).is_ok());

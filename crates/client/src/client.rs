@@ -137,7 +137,7 @@ impl Client {
         match at.number() {
             Some(ino) => {
                 batch::reap(&self.inner);
-                self.inner.closing().ask_behind(&self.inner, ino, request)
+                self.inner.closing().ask_behind(&self.inner, ino, request, None)
             }
             None => self.meta(request),
         }
@@ -162,7 +162,7 @@ impl Client {
     pub fn truncate<'a>(&self, at: impl Into<At<'a>>, file_bytes: u64) -> Result<()> {
         let _operation = self.operation();
         let at = at.into();
-        size::truncate(&self.inner, &self.caller, &at, None, file_bytes).map_err(|error| error.on(&at))
+        size::truncate(&self.inner, &self.caller, &at, None, file_bytes, None).map_err(|error| error.on(&at))
     }
 
     /// Copies `bytes` bytes from `from_offset` of one file to `to_offset` of another, or of the same one,
@@ -285,6 +285,13 @@ impl Client {
     pub fn keep_locks(&self) -> Result<()> {
         self.inner.look_after_locks()?;
         self.inner.settle_locks().map(drop)
+    }
+
+    /// Whether this client has never lost a lock, and the metadata server has confirmed a moment ago that it has its locks.
+    /// Sends no request: [`Client::keep_locks`] does.
+    pub fn holds_locks(&self) -> bool {
+        let book = &self.inner.locks;
+        !book.has_lost_any() && book.is_confirmed(crate::host::since_boot())
     }
 
     /// The shards of the name space. Each has a metadata server of its own, which is watched by itself.

@@ -18,14 +18,14 @@
 //! or asks for it the way to the I/O servers, or its cached pages; so it is closed before it is opened here
 //! again.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use weft_wire::Owned;
 use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
 use weft_wire::messages::{CloseRequest, ClosedFile, rights};
 
 use crate::batch::{self, Batch};
-use crate::call::Call;
+use crate::call::{Call, Guard};
 use crate::error::Error;
 use crate::rpc::Rpc;
 use crate::wait::lock;
@@ -85,7 +85,13 @@ impl Closing {
 
     /// Asks the metadata server for something that concerns the inode `ino`, behind the end of its opens for
     /// writing that wait: one round trip.
-    pub(crate) fn ask_behind<R: Owned>(&self, rpc: &Rpc, ino: u64, request: &R) -> Result<R::Reply, Error> {
+    pub(crate) fn ask_behind<R: Owned>(
+        &self,
+        rpc: &Rpc,
+        ino: u64,
+        request: &R,
+        guard: Option<Arc<dyn Guard>>,
+    ) -> Result<R::Reply, Error> {
         const CLOSES: usize = 0;
         const ASKED: usize = 1;
         // One connection, on which requests are done in the order in which they are sent.
@@ -93,7 +99,7 @@ impl Closing {
         if let Some(closes) = self.take_if_written(ino) {
             push(rpc, &mut batch, closes, CLOSES);
         }
-        batch.push(Call::to_owner(rpc, request, ASKED));
+        batch.push(Call::to_owner(rpc, request, ASKED).guarded(guard));
         let mut reply = None;
         while let Some(finished) = batch.wait(rpc) {
             // Of a close that failed nobody is notified.

@@ -13,6 +13,7 @@ use weft_layout::{OFFSET_LIMIT, slot_shift};
 use weft_wire::messages::{CopyRangeReply, CopyRangeRequest};
 
 use crate::error::{Error, ErrorKind};
+use crate::locks::Guards;
 use crate::open_file::OpenFile;
 use crate::window::Direction;
 use crate::{File, Result, batch};
@@ -127,7 +128,8 @@ impl Copy<'_> {
             };
             requests.push((inner.io(layout.chain(slot))?, request));
         }
-        let replies: Vec<Result<CopyRangeReply>> = batch::ask_all(inner, requests, None);
+        let guard = Guards::of([self.from.open().guard(), self.to.open().guard()]);
+        let replies = batch::ask_each(inner, requests, |_, call| call.guarded(guard.clone()));
         let mut data_bytes = 0;
         for (slot, reply) in to_slots.into_iter().zip(replies) {
             let CopyRangeReply { copied_bytes, loss_epoch, .. } = reply?;

@@ -9,6 +9,7 @@ use weft_wire::messages::{Attr, Time};
 
 use crate::Result;
 use crate::access::{AccessOptions, IoStats};
+use crate::call::Guard;
 use crate::error::{Error, ErrorKind};
 use crate::locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 use crate::open_file::OpenFile;
@@ -148,12 +149,13 @@ impl File {
     /// # Errors
     /// [`weft_wire::Status::Locked`] (`EAGAIN`) where another has it and `wait` is [`LockWait::Never`];
     /// [`weft_wire::Status::Deadlock`] (`EDEADLK`) where the wait for a range would never end; `EINTR` where
-    /// it was ended; [`weft_wire::Status::LockLost`] (`EIO`) once locks of this open file are lost.
+    /// it was ended; [`weft_wire::Status::LockLost`] (`EIO`) once for each loss of locks of this open file. A lock that is granted
+    /// after that ends the loss: reads and writes succeed again, when all that was lost is locked again or given up.
     pub fn lock(&self, target: LockTarget, kind: LockKind, wait: LockWait<'_>) -> Result<()> {
         self.lock_as(LockOwner::File, target, kind, wait)
     }
 
-    /// Fails once locks that were taken through this open file are lost. As reads and writes do, which look
+    /// Fails while locks that were taken through this open file are lost. As reads and writes do, which look
     /// by themselves, it notices that the connection to the metadata server is lost, and makes it again: for
     /// programs that read and write by another handle than they lock.
     ///
@@ -171,7 +173,36 @@ impl File {
         kind: LockKind,
         wait: LockWait<'_>,
     ) -> Result<()> {
-        self.open.lock(owner, target, kind, wait).map_err(|error| error.on(&self.open.name))
+        self.lock_then(owner, target, kind, wait, &|| ())
+    }
+
+    /// As [`File::lock_as`]. `granted` is called when the lock is held and, if it was lost before, while reads and writes through
+    /// this open file still fail: for who must first forget what it has cached.
+    ///
+    /// # Errors
+    /// As of [`File::lock`].
+    pub fn lock_then(
+        &self,
+        owner: LockOwner,
+        target: LockTarget,
+        kind: LockKind,
+        wait: LockWait<'_>,
+        granted: &dyn Fn(),
+    ) -> Result<()> {
+        self.open.lock(owner, target, kind, wait, granted).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Attributes of a small file, as the reply to its last read or write by this handle had them. `None` if the file is striped: then
+    /// no reply to a write has them.
+    pub fn small_attr(&self) -> Option<Attr> {
+        (self.open.held.small_bytes() > 0).then(|| self.attr())
+    }
+
+    /// From now on reads and changes of the contents through this open file fail while `locks` does: it tells of locks that are
+    /// taken by other means than this open file, as in another session. It is asked before each request is sent, and replaces
+    /// one of the same name. A forked child does not rely on it.
+    pub fn rely_on(&self, name: &'static str, locks: Arc<dyn Guard>) {
+        self.open.rely_on(name, locks);
     }
 
     /// Gives back what this open file has locked of `target`.
@@ -217,7 +248,15 @@ impl File {
 
     /// Cuts or extends the file to `file_bytes`; what is added reads as zeros.
     pub fn truncate(&self, file_bytes: u64) -> Result<()> {
-        self.open.truncate(file_bytes).map_err(|error| error.on(&self.open.name))
+        self.open.truncate_while(None, file_bytes).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// As [`File::truncate`], by requests that are sent only while `guard` allows it.
+    ///
+    /// # Errors
+    /// Those of [`File::truncate`], and of `guard`.
+    pub fn truncate_while(&self, guard: Option<Arc<dyn Guard>>, file_bytes: u64) -> Result<()> {
+        self.open.truncate_while(guard, file_bytes).map_err(|error| error.on(&self.open.name))
     }
 
     /// Moves the times of modification and of status change to now, as a write does, and tells the metadata

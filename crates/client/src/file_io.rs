@@ -18,6 +18,7 @@ use weft_layout::{Extent, Region, Regions};
 use weft_transport::group_requests;
 
 use crate::Result;
+use crate::call::Guard;
 use crate::file::File;
 use crate::pending::{Pending, PendingRaw};
 use crate::transfer::Transfer;
@@ -45,7 +46,7 @@ impl File {
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { Transfer::begin(&self.open, direction, 0, memory, Arc::default(), file)? }.wait()
+        unsafe { Transfer::begin(&self.open, direction, 0, memory, Arc::default(), file, None)? }.wait()
     }
 
     /// Reads into pieces of memory one after the other, from `offset` on, or where that is `None` at the
@@ -174,7 +175,7 @@ impl File {
         let allocations = self.checked(base, memory, allocations)?;
         let memory = Memory::Regions(memory);
         // SAFETY: the caller's promise.
-        unsafe { Transfer::begin(&self.open, direction, base, memory, allocations, file)? }.wait()
+        unsafe { Transfer::begin(&self.open, direction, base, memory, allocations, file, None)? }.wait()
     }
 
     /// Begins a [`File::move_raw`].
@@ -189,10 +190,25 @@ impl File {
         allocations: Option<&[Extent]>,
         file: Regions,
     ) -> PendingRaw {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_raw_while(None, direction, base, memory, allocations, file) }
+    }
+
+    /// # Safety
+    /// As for [`File::start_raw`].
+    unsafe fn start_raw_while(
+        &self,
+        guard: Option<Arc<dyn Guard>>,
+        direction: Direction,
+        base: u64,
+        memory: Regions,
+        allocations: Option<&[Extent]>,
+        file: Regions,
+    ) -> PendingRaw {
         let allocations = self.checked(base, &memory, allocations);
         // SAFETY: the caller's promise.
         let begin = |allocations| unsafe {
-            Transfer::begin_owned(&self.open, direction, base, memory, allocations, file)
+            Transfer::begin_owned(&self.open, direction, base, memory, allocations, file, guard)
         };
         group_requests(|| PendingRaw::new(allocations.and_then(begin)))
     }
@@ -228,6 +244,22 @@ impl File {
     pub unsafe fn start_write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> PendingRaw {
         // SAFETY: the caller's promise.
         unsafe { self.start_raw(Direction::Write, base as u64, memory.clone(), None, file.clone()) }
+    }
+
+    /// As [`File::start_write_raw`], of a write whose requests are sent only while `guard` allows it.
+    ///
+    /// # Safety
+    /// As for [`File::start_write_raw`].
+    pub unsafe fn start_write_raw_while(
+        &self,
+        guard: Option<Arc<dyn Guard>>,
+        base: *const u8,
+        memory: &Regions,
+        file: &Regions,
+    ) -> PendingRaw {
+        let (memory, file) = (memory.clone(), file.clone());
+        // SAFETY: the caller's promise.
+        unsafe { self.start_raw_while(guard, Direction::Write, base as u64, memory, None, file) }
     }
 
     /// Reads at the cursor, in the view if one is set, and moves it on.

@@ -229,13 +229,13 @@ impl Held {
         self.locks.store(true, Ordering::Release);
     }
 
-    /// Whether locks were lost that it was used under.
+    /// Whether locks were lost that it was used under, and not taken again since.
     pub(crate) fn has_lost_locks(&self) -> bool {
         self.locks_lost.load(Ordering::Acquire)
     }
 
-    pub(crate) fn note_locks_lost(&self) {
-        self.locks_lost.store(true, Ordering::Release);
+    pub(crate) fn note_locks_lost(&self, are_lost: bool) {
+        self.locks_lost.store(are_lost, Ordering::Release);
     }
 
     /// Notes that bytes up to `end_bytes` were written.

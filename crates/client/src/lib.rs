@@ -94,6 +94,7 @@ use weft_rpc::{
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
+pub use call::Guard;
 pub use calls::PendingCall;
 pub use client::Client;
 pub use copy::Copied;

@@ -1,7 +1,7 @@
 //! The locks that this process holds: what it claims again from a metadata server that was away.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -37,19 +37,35 @@ struct Owned {
     pid: u32,
     /// The open files that it was locked through.
     through: Vec<Weak<Held>>,
-    lost: bool,
+    lost: Lost,
     /// What was given back, as far as the server has not confirmed that: it may still keep others away.
     owed: HeldLocks,
     whole_owed: bool,
 }
 
+/// What an owner has lost of a file.
+#[derive(Default)]
+struct Lost {
+    /// It has lost something, and has not locked again since.
+    is_any: bool,
+    /// It knows: a call of its has failed for this reason.
+    is_told: bool,
+    /// Ranges that it has neither locked again nor given up.
+    ranges: HeldLocks,
+    whole: bool,
+}
+
 impl Owned {
+    fn is_through(&self, held: &Held) -> bool {
+        self.through.iter().any(|through| std::ptr::eq(through.as_ptr(), held))
+    }
+
     fn owes(&self) -> bool {
         !self.owed.is_empty() || self.whole_owed
     }
 
     fn is_over(&self) -> bool {
-        self.ranges.is_empty() && self.whole.is_none() && !self.lost && !self.owes()
+        self.ranges.is_empty() && self.whole.is_none() && !self.lost.is_any && !self.owes()
     }
 
     /// What tells the server again of what is owed of `ino` by `owner`.
@@ -95,6 +111,8 @@ pub(crate) struct LockBook {
     /// of [`since_boot`]. 0: never.
     confirmed_ms: AtomicU64,
     last_owner: AtomicU64,
+    /// Some locks were lost once.
+    any_lost: AtomicBool,
     /// Other processes lock as the same owners, so there may be more than is known here.
     pub(crate) shared: bool,
 }
@@ -137,8 +155,11 @@ impl LockBook {
         let owned =
             owners.by_file.entry(key).or_insert_with(|| Owned { pid: file_lock.pid, ..Owned::default() });
         match file_lock.whole {
-            true => owned.whole = exclusive,
-            false => owned.ranges.set(file_lock.first, file_lock.last, exclusive),
+            true => (owned.whole, owned.lost.whole) = (exclusive, false),
+            false => {
+                owned.ranges.set(file_lock.first, file_lock.last, exclusive);
+                owned.lost.ranges.set(file_lock.first, file_lock.last, None);
+            }
         }
         owned.through.retain(|through| through.strong_count() > 0);
         if exclusive.is_some() && !owned.through.iter().any(|through| through.as_ptr() == Arc::as_ptr(held)) {
@@ -157,8 +178,11 @@ impl LockBook {
             owners.by_file.entry(key).or_insert_with(|| Owned { pid: request.lock.pid, ..Owned::default() });
         match given_back(request) {
             (Some(_), true) => *owned = Owned { pid: owned.pid, ..Owned::default() },
-            (Some((first, last)), false) => owned.ranges.set(first, last, None),
-            (None, _) => owned.whole = None,
+            (Some((first, last)), false) => {
+                owned.ranges.set(first, last, None);
+                owned.lost.ranges.set(first, last, None);
+            }
+            (None, _) => (owned.whole, owned.lost.whole) = (None, false),
         }
         owned.set_owed(request, true);
     }
@@ -217,7 +241,7 @@ impl LockBook {
     fn all(&self) -> Vec<FileLock> {
         let owners = self.owners();
         let mut all = Vec::new();
-        for ((ino, owner), owned) in owners.by_file.iter().filter(|(_, owned)| !owned.lost) {
+        for ((ino, owner), owned) in &owners.by_file {
             let template = FileLock {
                 ino: *ino,
                 owner: *owner,
@@ -239,10 +263,56 @@ impl LockBook {
     }
 
     fn note_lost(&self, file_lock: &FileLock) {
-        if let Some(owned) = self.owners().by_file.get_mut(&(file_lock.ino, file_lock.owner)) {
-            owned.lost = true;
-            owned.through.iter().filter_map(Weak::upgrade).for_each(|held| held.note_locks_lost());
+        let (first, last) = (file_lock.first, file_lock.last);
+        let mut owners = self.owners();
+        let Some(owned) = owners.by_file.get_mut(&(file_lock.ino, file_lock.owner)) else { return };
+        match file_lock.whole {
+            true => owned.lost.whole |= owned.whole.take().is_some(),
+            false => {
+                let held: Vec<_> = owned.ranges.overlapping(first, last).copied().collect();
+                for lock in held {
+                    let (first, last) = (lock.first.max(first), lock.last.min(last));
+                    owned.ranges.set(first, last, None);
+                    owned.lost.ranges.set(first, last, Some(true));
+                }
+            }
         }
+        if owned.lost.whole || !owned.lost.ranges.is_empty() {
+            (owned.lost.is_any, owned.lost.is_told) = (true, false);
+            self.any_lost.store(true, Ordering::SeqCst);
+            owned.through.iter().filter_map(Weak::upgrade).for_each(|held| held.note_locks_lost(true));
+        }
+    }
+
+    /// Whether an owner has lost locks of a file without knowing it. From now on it knows.
+    pub(crate) fn tell_loss(&self, ino: u64, owner: u64) -> bool {
+        let mut owners = self.owners();
+        let owned = owners.by_file.get_mut(&(ino, owner)).filter(|owned| owned.lost.is_any);
+        owned.is_some_and(|owned| !std::mem::replace(&mut owned.lost.is_told, true))
+    }
+
+    /// A call through this open file has failed for the loss of its locks.
+    pub(crate) fn note_told(&self, held: &Held) {
+        let mut owners = self.owners();
+        let through =
+            owners.by_file.iter_mut().filter(|((ino, _), owned)| *ino == held.ino && owned.is_through(held));
+        through.for_each(|(_, owned)| owned.lost.is_told = true);
+    }
+
+    /// An owner has got a lock through an open file, and will know of it now. If it has locked again, or given up, all that it had
+    /// lost, the open file can be used again, unless another has lost locks that it took through it.
+    pub(crate) fn end_loss(&self, file_lock: &FileLock, held: &Held) {
+        let mut owners = self.owners();
+        if let Some(owned) = owners.by_file.get_mut(&(file_lock.ino, file_lock.owner))
+            && owned.lost.ranges.is_empty()
+            && !owned.lost.whole
+        {
+            owned.lost = Lost::default();
+        }
+        let is_lost = |((ino, _), owned): (&(u64, u64), &Owned)| {
+            *ino == held.ino && owned.lost.is_any && owned.is_through(held)
+        };
+        held.note_locks_lost(owners.by_file.iter().any(is_lost));
     }
 
     /// The metadata server has answered a request that was sent at `asked`, by [`since_boot`].
@@ -254,6 +324,11 @@ impl LockBook {
     pub(crate) fn is_confirmed(&self, now: Duration) -> bool {
         let confirmed = Duration::from_millis(self.confirmed_ms.load(Ordering::SeqCst));
         now.saturating_sub(confirmed) < CONFIRMED_FOR
+    }
+
+    /// Whether any locks of this process were ever lost.
+    pub(crate) fn has_lost_any(&self) -> bool {
+        self.any_lost.load(Ordering::SeqCst)
     }
 
     /// Connections on which claims were made so far.
@@ -308,6 +383,84 @@ mod tests {
     fn request(what: UnlockWhat, whole: bool, first: u64, last: u64) -> UnlockRequest {
         let lock = FileLock { ino: 5, owner: 7, whole, exclusive: false, first, last, pid: 1 };
         UnlockRequest { lock, what }
+    }
+
+    fn held() -> Arc<Held> {
+        let layout = weft_layout::Layout::new(65536, 0, 1, 1).unwrap();
+        let capability = weft_wire::security::Capability {
+            ino: 5,
+            rights: 2,
+            expires_s: 0,
+            holder: weft_wire::security::Holder([0; 8]),
+            layout,
+            signature: [0; 16],
+        };
+        let id = weft_wire::messages::OpenId { run: 1, number: 1 };
+        Arc::new(Held::new(capability, 2, id, [3; 16]))
+    }
+
+    fn range(owner: u64, first: u64, last: u64) -> FileLock {
+        FileLock { ino: 5, owner, whole: false, exclusive: true, first, last, pid: 1 }
+    }
+
+    fn take(book: &LockBook, lock: &FileLock, through: &Arc<Held>) {
+        book.note(lock, through, Some(lock.exclusive));
+        book.end_loss(lock, through);
+    }
+
+    #[test]
+    fn a_loss_ends_with_a_lock_once_all_that_was_lost_is_locked_again_or_given_up() {
+        let (book, open) = (LockBook::default(), held());
+        take(&book, &range(7, 0, 9), &open);
+        take(&book, &range(7, 20, 29), &open);
+        take(&book, &range(7, 40, 49), &open);
+        book.note_lost(&range(7, 0, 9));
+        book.note_lost(&range(7, 20, 29));
+        assert!(open.has_lost_locks());
+        assert_eq!(book.all(), [range(7, 40, 49)], "what is left is claimed on");
+        assert!(book.tell_loss(5, 7) && !book.tell_loss(5, 7) && !book.tell_loss(5, 8));
+        take(&book, &range(7, 0, 9), &open);
+        assert!(open.has_lost_locks(), "the other range is lost still");
+        book.note_given_back(&request(UnlockWhat::Lock, false, 20, 29));
+        book.note_settled(&request(UnlockWhat::Lock, false, 20, 29));
+        assert!(open.has_lost_locks(), "to give up a lock is not to take one");
+        take(&book, &range(7, 60, 60), &open);
+        assert!(!open.has_lost_locks());
+        book.note_lost(&range(7, 60, 60));
+        assert!(open.has_lost_locks() && book.tell_loss(5, 7), "each loss is told");
+    }
+
+    #[test]
+    fn a_loss_is_of_every_open_file_and_owner_that_locked() {
+        let (book, one, other) = (LockBook::default(), held(), held());
+        let whole = |owner| FileLock { whole: true, last: LAST_BYTE, ..range(owner, 0, 0) };
+        take(&book, &range(7, 0, 9), &one);
+        take(&book, &range(7, 0, 9), &other);
+        take(&book, &whole(8), &one);
+        book.note_lost(&range(7, 0, 9));
+        book.note_lost(&whole(8));
+        assert!(one.has_lost_locks() && other.has_lost_locks());
+        book.note_told(&one);
+        assert!(!book.tell_loss(5, 7) && !book.tell_loss(5, 8));
+        take(&book, &range(7, 0, 9), &one);
+        assert!(one.has_lost_locks(), "another owner's lock through it is lost");
+        take(&book, &range(7, 0, 9), &other);
+        assert!(!other.has_lost_locks());
+        // The other owner is gone.
+        book.note_given_back(&UnlockRequest { lock: whole(8), what: UnlockWhat::Owner });
+        take(&book, &range(7, 0, 9), &one);
+        assert!(!one.has_lost_locks());
+    }
+
+    #[test]
+    fn what_was_given_back_cannot_be_lost() {
+        let (book, open) = (LockBook::default(), held());
+        take(&book, &range(7, 0, 9), &open);
+        book.note_given_back(&request(UnlockWhat::Lock, false, 0, 4));
+        book.note_lost(&range(7, 0, 4));
+        assert!(!open.has_lost_locks());
+        book.note_lost(&range(7, 0, 9));
+        assert!(open.has_lost_locks());
     }
 
     fn owed(book: &LockBook) -> Vec<(bool, u64, u64)> {

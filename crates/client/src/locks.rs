@@ -4,7 +4,7 @@
 //!   lock ─► metadata server ─┬─ granted ──► noted in the book
 //!                            └─ "waiting" ► ask again: the place in the queue is kept there
 //!   a new connection, after the server was away ─► claim all that is in the book ─► what is lost is noted on the open files:
-//!                                                  from then on they give EIO, until they are closed
+//!                                                  from then on they give EIO, until they are locked again or closed
 //! ```
 //!
 //! The book is what is claimed, so it must never have less than is held. A lock is noted after its grant; if
@@ -17,6 +17,7 @@
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weft_wire::Status;
@@ -30,11 +31,12 @@ pub use weft_wire::messages::LockHolder;
 use crate::batch;
 use crate::call::Guard;
 use crate::error::{Error, ErrorKind};
+use crate::fork;
 use crate::host::since_boot;
 use crate::inner::Inner;
 use crate::lock_book::{KeptBack, LAST_BYTE};
 use crate::open_file::OpenFile;
-use crate::wait::take_interruption;
+use crate::wait::{lock as lock_mutex, take_interruption};
 
 /// How often the others ask.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -120,21 +122,60 @@ pub enum LockWait<'a> {
     Until(&'a dyn Fn() -> bool),
 }
 
+fn locks_lost() -> Error {
+    let text = "the metadata server was away, or without word of this client, for too long: lock the file again, or close and \
+                open it, and look at what it has now";
+    Error::new("Lock", ErrorKind::Status(Status::LockLost), text)
+}
+
 /// Locks through an open file.
 impl OpenFile {
-    /// Fails once locks of this open file are lost. While it has some, the metadata server is asked where it may have
+    /// Fails while locks of this open file are lost. While it has some, the metadata server is asked where it may have
     /// given them away: where connections to it are lost, or it has not been heard for a while. This process may have
     /// been stopped or cut off meanwhile, and not know of it.
     pub(crate) fn check_locks(&self) -> Result<(), Error> {
-        if self.held.has_locks() {
-            self.inner.look_after_locks()?;
+        self.look_for_lost_locks()?;
+        if let Some(relied) = self.relied() {
+            relied.check()?;
         }
         if !self.held.has_lost_locks() {
             return Ok(());
         }
-        let text = "the metadata server was away, or without word of this client, for too long; close the file, and open and \
-                    lock it again";
-        Err(Error::new("Lock", ErrorKind::Status(Status::LockLost), text))
+        self.inner.locks.note_told(&self.held);
+        Err(locks_lost())
+    }
+
+    /// Has the loss of locks noted that the metadata server may have given away.
+    fn look_for_lost_locks(&self) -> Result<(), Error> {
+        if self.held.has_locks() { self.inner.look_after_locks() } else { Ok(()) }
+    }
+
+    /// Fails if the owner of `lock` has lost locks of this file and no call of its has failed for that yet. So it takes
+    /// no later lock for one that it has held all the time.
+    fn tell_loss(&self, lock: &FileLock) -> Result<(), Error> {
+        match self.inner.locks.tell_loss(lock.ino, lock.owner) {
+            true => Err(locks_lost()),
+            false => Ok(()),
+        }
+    }
+
+    /// See [`File::rely_on`](crate::File::rely_on).
+    pub(crate) fn rely_on(&self, name: &'static str, locks: Arc<dyn Guard>) {
+        let mut relied = lock_mutex(&self.relied);
+        let now = fork::generation();
+        relied.retain(|(generation, known, _)| *generation == now && *known != name);
+        relied.push((now, name, locks));
+        self.relies.store(true, Ordering::Release);
+    }
+
+    /// What tells of the locks of others that this open file is used under.
+    fn relied(&self) -> Option<Guards> {
+        if !self.relies.load(Ordering::Acquire) {
+            return None;
+        }
+        let relied = lock_mutex(&self.relied);
+        let ours = relied.iter().filter(|(generation, ..)| *generation == fork::generation());
+        Some(Guards(ours.map(|(.., locks)| locks.clone()).collect()))
     }
 
     pub(crate) fn file_lock(
@@ -165,9 +206,11 @@ impl OpenFile {
         target: LockTarget,
         kind: LockKind,
         wait: LockWait<'_>,
+        granted: &dyn Fn(),
     ) -> Result<(), Error> {
-        self.check_locks()?;
+        self.look_for_lost_locks()?;
         let wanted = self.file_lock(owner, target, kind == LockKind::Exclusive)?;
+        self.tell_loss(&wanted)?;
         self.inner.count_covered(&self.held)?;
         let book = &self.inner.locks;
         // A later repetition of an unlock would take this lock.
@@ -188,9 +231,16 @@ impl OpenFile {
             book.note(&wanted, &self.held, Some(wanted.exclusive));
             self.held.note_locks();
             if book.claims() == claims {
-                return Ok(());
+                break;
             }
         }
+        if let Err(lost) = self.tell_loss(&wanted) {
+            let _ = self.unlock_noted(&wanted);
+            return Err(lost);
+        }
+        granted();
+        book.end_loss(&wanted, &self.held);
+        Ok(())
     }
 
     /// Asks until it is decided.
@@ -249,12 +299,14 @@ impl OpenFile {
     }
 
     pub(crate) fn unlock(&self, owner: LockOwner, target: LockTarget) -> Result<(), Error> {
-        self.check_locks()?;
+        self.look_for_lost_locks()?;
         let lock = self.file_lock(owner, target, false)?;
         if !self.inner.locks.has(lock.ino, lock.owner) {
             return Ok(());
         }
-        self.unlock_noted(&lock)
+        let lost = self.tell_loss(&lock);
+        self.unlock_noted(&lock)?;
+        lost
     }
 
     fn unlock_noted(&self, lock: &FileLock) -> Result<(), Error> {
@@ -275,8 +327,9 @@ impl OpenFile {
         target: LockTarget,
         kind: LockKind,
     ) -> Result<Option<LockHolder>, Error> {
-        self.check_locks()?;
+        self.look_for_lost_locks()?;
         let lock = self.file_lock(owner, target, kind == LockKind::Exclusive)?;
+        self.tell_loss(&lock)?;
         self.inner.count_covered(&self.held)?;
         let request = GetLockRequest { lock, hold_ms: self.hold_ms() };
         loop {
@@ -299,6 +352,23 @@ impl OpenFile {
     }
 }
 
+/// Several, all of which must allow a request.
+pub(crate) struct Guards(Vec<Arc<dyn Guard>>);
+
+impl Guards {
+    /// `None` if there are none.
+    pub(crate) fn of(guards: impl IntoIterator<Item = Option<Arc<dyn Guard>>>) -> Option<Arc<dyn Guard>> {
+        let mut guards: Vec<_> = guards.into_iter().flatten().collect();
+        if guards.len() > 1 { Some(Arc::new(Guards(guards))) } else { guards.pop() }
+    }
+}
+
+impl Guard for Guards {
+    fn check(&self) -> Result<(), Error> {
+        self.0.iter().try_for_each(|guard| guard.check())
+    }
+}
+
 /// For requests that are sent while locks are relied on.
 impl Guard for OpenFile {
     fn check(&self) -> Result<(), Error> {
@@ -307,9 +377,10 @@ impl Guard for OpenFile {
 }
 
 impl OpenFile {
-    /// What to ask before each time that a read or write is sent.
+    /// What to ask before each time that a request is sent which reads or changes the contents.
     pub(crate) fn guard(self: &Arc<OpenFile>) -> Option<Arc<dyn Guard>> {
-        self.held.has_locks().then(|| self.clone() as Arc<dyn Guard>)
+        let has_locks = self.held.has_locks() || self.relies.load(Ordering::Acquire);
+        has_locks.then(|| self.clone() as Arc<dyn Guard>)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weft_layout::ChainId;
 use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
 use weft_wire::messages::{Attr, FileKind, StatObjectsRequest};
 
@@ -18,17 +19,17 @@ impl Client {
         let _operation = self.operation();
         let attrs: Vec<&Attr> = attrs.into_iter().collect();
         let mut lost = vec![Some(false); attrs.len()];
-        let mut by_server: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        let mut by_chain: BTreeMap<ChainId, Vec<usize>> = BTreeMap::new();
         for (file, attr) in attrs.iter().enumerate().filter(|(_, attr)| attr.kind == FileKind::File) {
             let Some(layout) = attr.layout else { continue };
             let slots = 0..layout.server_count();
             for slot in slots.filter(|slot| layout.local_size(*slot, attr.size) > 0) {
-                by_server.entry(layout.server_id(slot)).or_default().push(file);
+                by_chain.entry(layout.chain(slot)).or_default().push(file);
             }
         }
         let (mut asked, mut requests) = (Vec::new(), Vec::new());
-        for (id, files) in &by_server {
-            let Ok(server) = self.inner.io(*id) else {
+        for (chain, files) in &by_chain {
+            let Ok(server) = self.inner.io(*chain) else {
                 files.iter().for_each(|file| lost[*file] = lost[*file].filter(|is_lost| *is_lost));
                 continue;
             };

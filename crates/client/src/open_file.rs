@@ -13,10 +13,12 @@ use weft_wire::{Op, Status};
 use crate::At;
 use crate::access::{AccessOptions, IoStats};
 use crate::batch;
+use crate::call::Guard;
 use crate::closing;
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
+use crate::locks::Guards;
 use crate::reach::Reach;
 use crate::server::Role;
 use crate::size::{self, ask_size, on_all_slots};
@@ -46,6 +48,9 @@ pub(crate) struct OpenFile {
     pub append_epoch: AtomicU64,
     /// The number of this open file as an owner of locks.
     pub lock_owner: u64,
+    /// What tells of the locks of others that it is used under: the generation of the process that relies on them, a name.
+    pub(crate) relied: Mutex<Vec<(u64, &'static str, Arc<dyn Guard>)>>,
+    pub(crate) relies: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -75,6 +80,8 @@ impl OpenFile {
             parent: OnceLock::new(),
             access: Mutex::default(),
             stats: Mutex::default(),
+            relied: Mutex::default(),
+            relies: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
     }
@@ -206,12 +213,17 @@ impl OpenFile {
         Ok(attr)
     }
 
-    pub(crate) fn truncate(&self, file_bytes: u64) -> Result<(), Error> {
+    pub(crate) fn truncate_while(
+        self: &Arc<Self>,
+        guard: Option<Arc<dyn Guard>>,
+        file_bytes: u64,
+    ) -> Result<(), Error> {
         let _operation = self.inner.operation();
         self.check_access(Direction::Write)?;
         self.inner.keep_alive(&self.held)?;
         let held = Some(self.held.capability());
-        size::truncate(&self.inner, &self.caller, &At::ino(self.held.ino), held, file_bytes)
+        let guard = Guards::of([self.guard(), guard]);
+        size::truncate(&self.inner, &self.caller, &At::ino(self.held.ino), held, file_bytes, guard)
     }
 
     pub(crate) fn touch(&self) -> Result<(), Error> {
@@ -222,7 +234,7 @@ impl OpenFile {
         self.flush_known().map(drop)
     }
 
-    pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn punch(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<(), Error> {
         self.inner.keep_alive(&self.held)?;
         self.on_range(offset, bytes, |capability, slot| RangeRequest { capability, slot, offset, bytes })?;
         self.held.note_write(0);
@@ -231,7 +243,7 @@ impl OpenFile {
 
     /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as
     /// it is.
-    pub(crate) fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
+    pub(crate) fn allocate(self: &Arc<Self>, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
         let _operation = self.inner.operation();
         let request = |keep_size| {
             move |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size }
@@ -246,7 +258,7 @@ impl OpenFile {
     }
 
     /// Zeros that have space; in the same two steps.
-    pub(crate) fn zero(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
+    pub(crate) fn zero(self: &Arc<Self>, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
         let _operation = self.inner.operation();
         let space = |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size: true };
         self.inner.keep_writable(&self.held, offset.saturating_add(bytes))?;
@@ -259,7 +271,7 @@ impl OpenFile {
 
     /// Sends a request to every server that has a part of a range, by the capability as it is.
     fn on_range<R: weft_wire::Request<Reply = DataSize>>(
-        &self,
+        self: &Arc<Self>,
         offset: u64,
         bytes: u64,
         request: impl Fn(weft_wire::security::Capability, u16) -> R,
@@ -278,7 +290,9 @@ impl OpenFile {
             .clone()
             .map(|slot| Ok((self.inner.io(layout.chain(slot))?, request(self.held.capability(), slot))))
             .collect::<Result<_, Error>>()?;
-        for (slot, reply) in slots.zip(batch::ask_all(&self.inner, requests, None)) {
+        let guard = self.guard();
+        let replies = batch::ask_each(&self.inner, requests, |_, call| call.guarded(guard.clone()));
+        for (slot, reply) in slots.zip(replies) {
             self.held.losses().note_change(slot, reply?.loss_epoch);
         }
         Ok(())

@@ -5,6 +5,7 @@
 //!                                                                            mtime = newest, if newer than the attributes
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_layout::Layout;
@@ -17,7 +18,7 @@ use weft_wire::security::Capability;
 
 use crate::At;
 use crate::batch::{self, Batch};
-use crate::call::Call;
+use crate::call::{Call, Guard};
 use crate::error::Error;
 use crate::inner::Inner;
 use crate::sizing::{Found, Sizing};
@@ -197,16 +198,17 @@ pub(crate) fn truncate(
     at: &At<'_>,
     held: Option<Capability>,
     file_bytes: u64,
+    guard: Option<Arc<dyn Guard>>,
 ) -> Result<(), Error> {
     batch::reap(inner);
     let mut request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
     for begun_before in 0.. {
         let begun = match request.at.path.is_empty() {
-            true => inner.closing().ask_behind(inner, request.at.dir, &request)?,
-            false => batch::ask(inner, &request)?,
+            true => inner.closing().ask_behind(inner, request.at.dir, &request, guard.clone())?,
+            false => batch::ask_guarded(inner, &request, guard.clone())?,
         };
         if let Some(capability) = &begun.capability {
-            let committed = cut_and_commit(inner, capability, file_bytes, begun.attr.epoch);
+            let committed = cut_and_commit(inner, capability, file_bytes, begun.attr.epoch, &guard);
             match committed {
                 Err(error) if error.status() == Some(Status::Stale) && begun_before < TRUNCATIONS_MAX => {
                     request.at = At::ino(begun.attr.ino).to_wire();
@@ -222,20 +224,27 @@ pub(crate) fn truncate(
     Ok(())
 }
 
-fn cut_and_commit(inner: &Inner, capability: &Capability, file_bytes: u64, epoch: u64) -> Result<(), Error> {
+fn cut_and_commit(
+    inner: &Inner,
+    capability: &Capability,
+    file_bytes: u64,
+    epoch: u64,
+    guard: &Option<Arc<dyn Guard>>,
+) -> Result<(), Error> {
     let cuts = on_all_slots(inner, &capability.layout, |slot| TruncateRequest {
         capability: capability.clone(),
         slot,
         file_bytes,
     })?;
     let opens = inner.held.of(capability.ino);
-    for (slot, reply) in (0..).zip(batch::ask_all(inner, cuts, None)) {
+    let replies = batch::ask_each(inner, cuts, |_, call| call.guarded(guard.clone()));
+    for (slot, reply) in (0..).zip(replies) {
         let loss_epoch = reply?.loss_epoch;
         // All opens of a file have the same losses.
         opens.first().inspect(|held| held.losses().note_change(slot, loss_epoch));
     }
     let commit = TruncateCommitRequest { capability: capability.clone(), file_bytes, epoch };
-    batch::ask(inner, &commit).map(drop)
+    batch::ask_guarded(inner, &commit, guard.clone()).map(drop)
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@
 //! That a file is striped never changes. That it is small may change at any time, by whoever else uses it; so it is the metadata
 //! server that says so at every read and write.
 
+use std::sync::Arc;
+
 use weft_layout::{Extent, Regions};
 use weft_wire::Added;
 use weft_wire::limits::SMALL_FILE_BYTES_MAX;
@@ -23,12 +25,13 @@ use weft_wire::messages::{
 use weft_wire::security::Capability;
 
 use crate::batch;
+use crate::call::Guard;
 use crate::error::Error;
 use crate::held::Held;
 use crate::inner::Inner;
 use crate::open_file::OpenFile;
 use crate::wait::lock;
-use crate::window::Memory;
+use crate::window::{Direction, Memory};
 
 /// What a transfer asks the metadata server first.
 pub(crate) enum SmallRequest {
@@ -171,6 +174,7 @@ impl Held {
         data: &[u8],
         durable: bool,
         times: NewTimes,
+        guard: Option<Arc<dyn Guard>>,
     ) -> Result<Option<(Attr, bool)>, Error> {
         if data.len() as u64 > u64::from(self.small_bytes()) {
             return Ok(None);
@@ -183,7 +187,7 @@ impl Held {
             data: data.to_vec(),
             times: Added(Some(times)),
         };
-        let reply = batch::ask(inner, &request)?;
+        let reply = batch::ask_guarded(inner, &request, guard)?;
         if reply.attr.is_none() {
             self.note_striped();
         }
@@ -208,15 +212,16 @@ impl Held {
 impl OpenFile {
     /// See [`File::write_with_times`](crate::File::write_with_times).
     pub(crate) fn write_with_times(
-        &self,
+        self: &Arc<Self>,
         data: &[u8],
         atime: &Time,
         mtime: &Time,
     ) -> Result<Option<bool>, Error> {
         let _operation = self.inner.operation();
+        self.check_access(Direction::Write)?;
         let caller = (*self.caller).clone();
         let times = NewTimes { caller, atime: atime.clone(), mtime: mtime.clone() };
-        let written = self.held.write_with_times(&self.inner, data, self.sync, times)?;
+        let written = self.held.write_with_times(&self.inner, data, self.sync, times, self.guard())?;
         Ok(written.map(|(attr, has_times)| {
             *lock(&self.attr) = attr;
             has_times

@@ -26,9 +26,10 @@ use weft_wire::{Op, Wire, body};
 
 use crate::access::{IoStats, Method};
 use crate::batch::{Batch, Finished};
-use crate::call::{Call, Content};
+use crate::call::{Call, Content, Guard};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
+use crate::locks::Guards;
 use crate::open_file::OpenFile;
 use crate::rpc::Rpc;
 use crate::small::{self, SmallAsked, SmallRequest};
@@ -50,6 +51,8 @@ pub(crate) struct Transfer<'a> {
     file: Arc<OpenFile>,
     direction: Direction,
     capability: Capability,
+    /// What else to ask before each time that a request is sent than the open file.
+    guard: Option<Arc<dyn Guard>>,
     regions: &'a Regions,
     total_bytes: u64,
     /// One contiguous extent: it ends where the file ends. Others are filled with zeros from there on.
@@ -98,6 +101,7 @@ impl<'a> Transfer<'a> {
         memory: Memory<'a>,
         allocations: Arc<[Allocation]>,
         regions: &'a Regions,
+        guard: Option<Arc<dyn Guard>>,
     ) -> Result<Transfer<'a>, Error> {
         let name = |error: Error| error.on(&file.name);
         file.check_access(direction)?;
@@ -121,6 +125,7 @@ impl<'a> Transfer<'a> {
             file: file.clone(),
             direction,
             capability: held.capability(),
+            guard,
             regions,
             total_bytes,
             plain,
@@ -153,6 +158,10 @@ impl<'a> Transfer<'a> {
         Ok(transfer)
     }
 
+    fn guard(&self) -> Option<Arc<dyn Guard>> {
+        Guards::of([self.file.guard(), self.guard.clone()])
+    }
+
     /// Begins with what the metadata server has of the file, if it is small.
     ///
     /// # Safety
@@ -174,7 +183,7 @@ impl<'a> Transfer<'a> {
             SmallRequest::Write(request) => Call::to_owner(rpc, request, SMALL_TAG),
             SmallRequest::Spread(request) => Call::to_owner(rpc, request, SMALL_TAG),
         };
-        self.batch.push(call.guarded(self.file.guard()));
+        self.batch.push(call.guarded(self.guard()));
     }
 
     /// The metadata server has answered: it is done, or the file is striped.
@@ -264,13 +273,14 @@ impl<'a> Transfer<'a> {
         memory: Regions,
         allocations: Arc<[Allocation]>,
         regions: Regions,
+        guard: Option<Arc<dyn Guard>>,
     ) -> Result<Transfer<'static>, Error> {
         let kept = Arc::new((memory, regions));
         // SAFETY: the transfer keeps them, and drops them last.
         let (memory, regions) = unsafe { &*Arc::as_ptr(&kept) };
+        let memory = Memory::Regions(memory);
         // SAFETY: the caller's promise.
-        let begun =
-            unsafe { Transfer::begin(file, direction, base, Memory::Regions(memory), allocations, regions) };
+        let begun = unsafe { Transfer::begin(file, direction, base, memory, allocations, regions, guard) };
         let mut transfer = begun?;
         transfer._kept = Some(kept);
         Ok(transfer)
@@ -364,7 +374,7 @@ impl<'a> Transfer<'a> {
         match inner.io(self.file.held.layout.chain(share.slot)) {
             Ok(server) => {
                 let call = Call::new(inner, server, op, Content::Bulk(Box::new(share)), window);
-                self.batch.push(call.guarded(self.file.guard()));
+                self.batch.push(call.guarded(self.guard()));
             }
             Err(error) => {
                 self.error.get_or_insert(error);

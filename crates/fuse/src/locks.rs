@@ -176,9 +176,9 @@ impl WeftFs {
         };
         let wait = if asked.wait { LockWait::Until(&is_over) } else { LockWait::Never };
         open.lockers.note(asked.owner);
-        open.file.lock_as(asked.owner(), asked.target(), asked.kind(), wait)?;
-        self.forget_contents(open.file.ino());
-        Ok(())
+        // Pages that were changed under a lost lock go before anything can be written again.
+        let forget = || self.forget_contents(open.file.ino());
+        Ok(open.file.lock_then(asked.owner(), asked.target(), asked.kind(), wait, &forget)?)
     }
 
     pub(crate) fn unlock(&self, asked: LockAsked) -> Outcome<()> {

@@ -33,6 +33,7 @@ mod mount;
 mod network;
 mod opens;
 mod outbound;
+mod permits;
 mod place;
 mod procedures;
 mod refusals;

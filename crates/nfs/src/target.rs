@@ -1,6 +1,6 @@
 //! What a call is about: an inode of an export, and on whose behalf.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use nfs3_types::nfs3::{fattr3, nfs_fh3};
@@ -32,23 +32,26 @@ pub(crate) struct Target {
     pub(crate) ino: u64,
     /// The file system that the client has found it in: the id of the export in its handle.
     pub(crate) fsid: u64,
+    /// The client's address.
+    pub(crate) address: IpAddr,
 }
 
 impl Target {
     pub(crate) fn new(export: &Rc<Export>, admission: &Rc<Admission>, sender: &Sender, ino: u64) -> Target {
         let (export, admission, fsid) = (export.clone(), admission.clone(), export.id);
+        let address = sender.peer.ip().to_canonical();
         let identities = admission.callers.identities();
         match sender.credential {
             Some(credential) => {
                 let client = admission.callers.client(credential);
-                Target { export, credential, client, ino, fsid, admission }
+                Target { export, credential, client, ino, fsid, admission, address }
             }
             None => {
                 let (uid, gid) = identities.anonymous;
                 let caller = weft_wire::messages::Caller { uid, gid, groups: Vec::new() };
                 let client = admission.callers.root().with_caller(caller);
                 let credential = Credential::new(uid, gid, &[]);
-                Target { export, credential, client, ino, fsid, admission }
+                Target { export, credential, client, ino, fsid, admission, address }
             }
         }
     }
@@ -83,6 +86,7 @@ impl Target {
             client: self.client.clone(),
             ino,
             fsid: self.export.id,
+            address: self.address,
         }
     }
 

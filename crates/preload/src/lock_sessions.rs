@@ -19,10 +19,12 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Weak};
 
-use weft_client::{Client, ConnectOptions, File, LockKind, LockOwner, LockTarget, LockWait, Transport};
+use weft_client::{
+    Client, ConnectOptions, Error, File, Guard, LockKind, LockOwner, LockTarget, LockWait, Transport,
+};
 
 use crate::guard::{Errno, Outcome, is_inside, run_inside, within};
 use crate::locked_ranges::{self, Owner};
@@ -115,7 +117,7 @@ fn adopt(open: &Use, client: &Client) -> Outcome<File> {
 }
 
 /// Runs `body` with the file in the session of its open file description.
-pub(crate) fn by_open_file<T>(open: &Use, body: impl FnOnce(&File) -> Outcome<T>) -> Outcome<T> {
+pub(crate) fn by_open_file<T>(open: &Use, body: impl FnOnce(&Arc<File>) -> Outcome<T>) -> Outcome<T> {
     let place = &open.whole().lock_socket;
     connecting(place, || {
         let file = match end_of(open.whole()) {
@@ -140,14 +142,38 @@ pub(crate) fn by_open_file<T>(open: &Use, body: impl FnOnce(&File) -> Outcome<T>
 /// open files on which they were taken. If there are locks and the connection was lost, it is established
 /// again, so that they hold.
 pub(crate) fn check(open: &Use) -> Outcome<()> {
-    let locks = &open.shared().locks;
-    if locks.any() {
+    let checked = check_both(open);
+    note_if_lost(open, &checked);
+    checked
+}
+
+fn check_both(open: &Use) -> Outcome<()> {
+    if open.shared().locks.any() {
         check_open_file(open)?;
     }
     if open.locked.load(Ordering::Acquire) && has_locked(open.shared().ino) {
         by_process(open, |file| Ok(file.check_locks()?))?;
     }
     Ok(())
+}
+
+/// Notes that a call has failed because locks are lost, if that is why: changes of mappings are not written back then.
+pub(crate) fn note_if_lost<T>(open: &Use, outcome: &Outcome<T>) {
+    if outcome.is_err() && are_lost(open) {
+        open.whole().losses.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether locks that were taken through the open file are lost, as far as is known.
+fn are_lost(open: &Use) -> bool {
+    let of_process = || {
+        PROCESS.with(|process| {
+            let process = process.as_ref().filter(|process| process.generation == mounts::generation());
+            let mut files = process.into_iter().flat_map(|process| &process.files);
+            files.any(|(ino, file)| *ino == open.shared().ino && file.has_lost_locks())
+        })
+    };
+    open.shared().locks.are_lost() || open.locked.load(Ordering::Acquire) && of_process()
 }
 
 /// The same for the locks of the open file. All processes that have it learn of a loss from each other.
@@ -158,13 +184,61 @@ pub(crate) fn check_open_file(open: &Use) -> Outcome<()> {
         let _ = go_on_with(open);
         by_open_file(open, |file| match file.check_locks() {
             Err(error) if error.status() == Some(weft_wire::Status::LockLost) => {
-                locks.note_lost();
+                match open.whole().loss_noted.swap(true, Ordering::AcqRel) {
+                    false => locks.note_lost(),
+                    true => join_anew(open),
+                }
                 Ok(())
             }
             other => Ok(other?),
         })?;
     }
     if locks.are_lost() { Err(Errno(libc::EIO)) } else { Ok(()) }
+}
+
+/// Forgets this process's part of the session, which has lost locks, since another process has locked again.
+fn join_anew(open: &Use) {
+    ENDS.with(|ends| {
+        while let Some(at) = ends.iter().position(|end| end.is_of(open.whole())) {
+            // Closing the file in the session would release the locks that others have there.
+            std::mem::forget(ends.swap_remove(at));
+        }
+    });
+    open.whole().loss_noted.store(false, Ordering::Release);
+    let _ = go_on_with(open);
+}
+
+/// A lock of the open file was granted after a loss.
+pub(crate) fn note_locked_again(open: &Use, file: &File) {
+    if !file.has_lost_locks() {
+        open.whole().loss_noted.store(false, Ordering::Release);
+        open.shared().locks.note_locked_again();
+    }
+}
+
+/// The locks that are taken through a file of a session, for the requests of an open file.
+struct TakenThrough {
+    file: Weak<File>,
+    socket: &'static AtomicI32,
+}
+
+impl Guard for TakenThrough {
+    fn check(&self) -> Result<(), Error> {
+        match self.file.upgrade() {
+            Some(file) => connecting(self.socket, || file.check_locks()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Has each request of the open file wait for word that the locks are held which were taken through `file`.
+pub(crate) fn rely_on(open: &Use, file: &Arc<File>, is_of_process: bool) -> Outcome<()> {
+    let (name, socket) = match is_of_process {
+        true => ("the process", &PROCESS_SOCKET),
+        false => ("the open file", &open.whole().lock_socket),
+    };
+    open.file()?.rely_on(name, Arc::new(TakenThrough { file: Arc::downgrade(file), socket }));
+    Ok(())
 }
 
 /// Whether this process has the file open in the session of its locks.
@@ -198,7 +272,7 @@ fn give_up(socket: c_int) {
 }
 
 /// Runs `body` with the file in the session of the process.
-pub(crate) fn by_process<T>(open: &Use, body: impl FnOnce(&File) -> Outcome<T>) -> Outcome<T> {
+pub(crate) fn by_process<T>(open: &Use, body: impl FnOnce(&Arc<File>) -> Outcome<T>) -> Outcome<T> {
     let ino = open.shared().ino;
     connecting(&PROCESS_SOCKET, || {
         let (known, client, id) = PROCESS.with(|process| {

@@ -77,6 +77,11 @@ impl SharedLocks {
         self.state.store(LOST, Ordering::Release);
     }
 
+    /// Records, for all processes that have it, that it is locked again.
+    pub(crate) fn note_locked_again(&self) {
+        let _ = self.state.compare_exchange(LOST, MADE, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     /// The session of the locks. Starts one if there is none.
     pub(crate) fn session(&self) -> [u8; 16] {
         let begun =

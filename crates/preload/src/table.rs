@@ -67,6 +67,10 @@ pub(crate) struct Open {
     pub(crate) lock_socket: AtomicI32,
     /// The lock on the whole file, as this process's part of that session knows it.
     pub(crate) whole_known: AtomicU32,
+    /// This process has recorded that locks of the open file are lost.
+    pub(crate) loss_noted: AtomicBool,
+    /// How often this process was refused something because locks were lost.
+    pub(crate) losses: AtomicU32,
     /// Whether this process has closed the open file.
     pub(crate) left: AtomicBool,
 }
@@ -202,6 +206,8 @@ pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, f
     open.locked.store(false, Ordering::Release);
     open.lock_socket.store(-1, Ordering::Release);
     open.whole_known.store(0, Ordering::Release);
+    open.loss_noted.store(false, Ordering::Release);
+    open.losses.store(0, Ordering::Release);
     open.left.store(false, Ordering::Release);
     open.references.store(1, Ordering::Release);
     put(fd, ptr::from_ref(open) as usize);

@@ -7,9 +7,11 @@
 //!   flock 0 x wait              LOCK_EX                                   s: shared, u: none; try: with LOCK_NB
 //!   getlk 0 w 10 5              `free`, or kind, first, bytes and process of what is in the way
 //!   read 0 4    write 0 text    at the beginning of the file
+//!   truncate 0, punch 0, allocate 0, zero 0, copy 0    changes the first bytes, or what is behind them, by that call
 //!   close 0
 //!   sync 0                      fsync                                     poke 0 t    the first byte through a shared mapping
-//!   weft 0 URL KEY-FILE /file   the same through the library: then lock 0 w 10 5 wait, for the open file, put 0 text, get 0 4
+//!   weft 0 URL KEY-FILE /file   the same through the library: then lock 0 w 10 5 wait, for the open file, put 0 text, get 0 4,
+//!                               and the changes as above
 //! ```
 //!
 //! SIGUSR1 has a handler that does nothing and lets no call go on.
@@ -21,10 +23,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use weft_client::{Client, ConnectOptions, LockKind, LockTarget, LockWait, Url};
 
+/// What `copy` copies is here, beyond the size of small files.
+const COPY_FROM: u64 = 128 << 10;
+
 #[derive(Default)]
 struct Open {
     files: HashMap<String, File>,
-    weft_files: HashMap<String, weft_client::File>,
+    weft_files: HashMap<String, (Client, weft_client::File)>,
 }
 
 type Answer = Result<String, i32>;
@@ -72,6 +77,34 @@ fn poke(file: &File, byte: u8) -> Answer {
         at.cast::<u8>().write_volatile(byte);
     }
     done()
+}
+
+/// Changes a file otherwise than by a write. `copy` copies what is at [`COPY_FROM`] onto the beginning.
+fn change(file: &File, how: &str) -> Answer {
+    let fd = file.as_raw_fd();
+    let (mut from, mut to) = (COPY_FROM as i64, 0);
+    // SAFETY: an open descriptor, and two live numbers.
+    checked(unsafe {
+        match how {
+            "truncate" => libc::ftruncate(fd, 2),
+            "punch" => libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 4),
+            "zero" => libc::fallocate(fd, libc::FALLOC_FL_ZERO_RANGE, 0, 4),
+            "allocate" => libc::fallocate(fd, 0, 0, 2 * COPY_FROM as i64),
+            _ => libc::copy_file_range(fd, &mut from, fd, &mut to, 4, 0) as i32,
+        }
+    })
+}
+
+/// The same through the library.
+fn change_weft(client: &Client, file: &weft_client::File, how: &str) -> Answer {
+    let changed = match how {
+        "truncate" => file.truncate(2),
+        "punch" => file.punch(0, 4),
+        "zero" => file.zero(0, 4, false),
+        "allocate" => file.allocate(0, 2 * COPY_FROM, false),
+        _ => client.copy_range(file, COPY_FROM, file, 0, 4).map(drop),
+    };
+    changed.map_err(|error| error.errno()).and_then(|()| done())
 }
 
 impl Open {
@@ -132,15 +165,21 @@ impl Open {
                 self.file(slot)?.sync_all().map_err(failed)?;
                 done()
             }
+            [how @ ("truncate" | "punch" | "zero" | "allocate" | "copy"), slot] => {
+                match self.weft_files.get(*slot) {
+                    Some((client, file)) => change_weft(client, file, how),
+                    None => change(self.file(slot)?, how),
+                }
+            }
             ["poke", slot, text] => poke(self.file(slot)?, text.as_bytes()[0]),
             ["put", slot, text] => {
-                let file = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
+                let (_, file) = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
                 file.write_at(text.as_bytes(), 0).map_err(|error| error.errno())?;
                 done()
             }
             ["get", slot, bytes] => {
                 let mut text = vec![0; bytes.parse().expect("a number")];
-                let file = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
+                let (_, file) = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
                 let read = file.read_at(&mut text, 0).map_err(|error| error.errno())?;
                 Ok(String::from_utf8_lossy(&text[..read]).into_owned())
             }
@@ -152,11 +191,12 @@ impl Open {
             ["weft", slot, url, key_file, path] => {
                 let key = Some(weft_client::read_key_file(key_file.as_ref()).expect("a key"));
                 let options = ConnectOptions { key, ..ConnectOptions::default() };
-                let client = Client::connect(&Url::parse(url).expect("a URL"), options);
                 let open = weft_client::OpenOptions::new().read(true).write(true).create(true);
-                let file =
-                    client.and_then(|client| client.open(*path, &open)).map_err(|error| error.errno())?;
-                self.weft_files.insert(slot.to_string(), file);
+                let opened = Client::connect(&Url::parse(url).expect("a URL"), options).and_then(|client| {
+                    let file = client.open(*path, &open)?;
+                    Ok((client, file))
+                });
+                self.weft_files.insert(slot.to_string(), opened.map_err(|error| error.errno())?);
                 done()
             }
             ["lock", slot, kind, first, bytes, wait] => {
@@ -164,7 +204,7 @@ impl Open {
                 let (first, bytes) = (lock.l_start as u64, lock.l_len as u64);
                 let target = LockTarget::range(first..first + bytes);
                 let wait = if *wait == "wait" { LockWait::UntilSignal } else { LockWait::Never };
-                let file = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
+                let (_, file) = self.weft_files.get(*slot).ok_or(libc::EBADF)?;
                 let locked = match *kind {
                     "u" => file.unlock(target),
                     "r" => file.lock(target, LockKind::Shared, wait),

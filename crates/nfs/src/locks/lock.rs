@@ -108,7 +108,11 @@ impl Locks {
         let result = async {
             let subject = self.subject(sender, args.exclusive, &args.lock).await?;
             self.check(&subject).await?;
-            self.may_begin(&subject.wanted, args.reclaim)?;
+            self.may_begin(&subject.wanted, args.reclaim).inspect_err(|_| {
+                if args.reclaim {
+                    self.note_lost(&subject.wanted);
+                }
+            })?;
             if monitored {
                 self.monitor(&subject.wanted.host).await?;
             }
@@ -165,6 +169,7 @@ impl Locks {
                     self.supersede_waits(&wanted);
                     let exclusive = Some(wanted.exclusive);
                     self.table.borrow_mut().set(&wanted.host, wanted.pair, wanted.range, exclusive);
+                    self.lost.borrow_mut().end(wanted.pair, wanted.range);
                     Status::Granted
                 }
                 Ok(_) if step == LockStep::Queue => {
@@ -178,9 +183,21 @@ impl Locks {
             let again = args.reclaim && status == Status::DeniedGracePeriod;
             if !again || begun.elapsed() >= RECLAIM_PATIENCE {
                 self.forget_if_none(&wanted);
+                if args.reclaim && status != Status::Granted {
+                    self.note_lost(&wanted);
+                }
                 return Ok(status);
             }
             sleep(RECLAIM_AGAIN).await;
+        }
+    }
+
+    /// A client cannot have back what it had before a restart.
+    fn note_lost(&self, wanted: &Wanted) {
+        if !self.lost.borrow_mut().add(&wanted.host, wanted.pair, wanted.range) && weft_log_once(&wanted.host)
+        {
+            let client = wanted.host.address;
+            tracing::warn!(%client, "a client has lost more locks than are noted: it may write without them");
         }
     }
 
@@ -227,6 +244,7 @@ impl Locks {
             Err(status) => return status,
         };
         self.cancel_waits(|wait| wait.is_for(&wanted));
+        self.lost.borrow_mut().end(wanted.pair, wanted.range);
         let entry = self.entry(wanted.pair.0);
         let turn = entry.turn.lock().await;
         let given_back = self.give_back(&entry, &wanted).await;

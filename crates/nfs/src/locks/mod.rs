@@ -5,6 +5,7 @@
 //!                                                                   └─ queued ──► BLOCKED; wait.rs asks on
 //!   wait.rs: has it ─► GRANTED, to the client's lock manager ─► taken, or else given back
 //!
+//!   changes.rs: whether a client may write, by the locks that it has lost (lost.rs)
 //!   store.rs: clients and what they have ─► after a restart: NOTIFY to clients, grace, reclaims (recovery.rs)
 //! ```
 //!
@@ -13,8 +14,10 @@
 //!
 //! Calls about one file run one after another. None of them waits for another client.
 
+mod changes;
 mod files;
 mod lock;
+mod lost;
 mod recovery;
 mod store;
 mod table;
@@ -27,7 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weft_client::{Client, ConnectOptions, Url};
@@ -38,9 +41,11 @@ use weft_onc_rpc::nsm;
 use weft_onc_rpc::xdr::{Reader, Writer, XdrError};
 use weft_reactor::{LocalLock, Semaphore, spawn};
 
+use crate::permits::Permits;
 use crate::procedures::Files;
 use crate::target::Sender;
 use files::Entry;
+use lost::LostLocks;
 use store::{Held, Host, Store};
 use table::Table;
 use wait::Wait;
@@ -104,6 +109,8 @@ pub(crate) struct Locks {
     monitoring: LocalLock<()>,
     /// What earlier starts may have left locked.
     left: RefCell<Vec<Held>>,
+    /// What clients have lost, and neither locked again nor given up.
+    lost: RefCell<LostLocks>,
     channels: RefCell<HashMap<IpAddr, Rc<Channel>>>,
 }
 
@@ -157,8 +164,11 @@ impl Locks {
             monitored: RefCell::new(left.clients.iter().cloned().collect()),
             monitoring: LocalLock::new(()),
             left: RefCell::new(left.held),
+            lost: RefCell::default(),
             channels: RefCell::default(),
         });
+        let permits: Weak<dyn Permits> = Rc::<Locks>::downgrade(&locks);
+        *files.permits.borrow_mut() = Some(permits);
         locks.recover(left.clients);
         spawn(locks.clone().look_after());
         Ok(locks)

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! If the metadata server has given the session up, it goes the same way: its locks are lost, and what is not
-//! locked by others meanwhile is reclaimed in another session.
+//! locked by others meanwhile is reclaimed in another session. Until then the client may not change the files concerned.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -151,7 +151,10 @@ impl Locks {
     /// A client says that it has restarted.
     pub(super) async fn restarted(self: &Rc<Self>, sender: &Sender, name: &[u8]) {
         let address: IpAddr = sender.peer.ip().to_canonical();
-        let hosts = restarted_of(self.table.borrow().hosts_at(address), name);
+        let mut hosts = self.table.borrow().hosts_at(address);
+        let with_losses = self.lost.borrow().hosts_at(address);
+        hosts.extend(with_losses.into_iter().filter(|host| !hosts.contains(host)).collect::<Vec<_>>());
+        let hosts = restarted_of(hosts, name);
         if hosts.is_empty() {
             let name = String::from_utf8_lossy(name).into_owned();
             tracing::debug!(client = %address, ?name, "a client that has restarted had no locks");
@@ -164,6 +167,7 @@ impl Locks {
     /// Gives back all that a client has.
     pub(super) async fn free(self: &Rc<Self>, host: &Host) {
         self.cancel_waits(|wanted| wanted.host == *host);
+        self.lost.borrow_mut().forget(|lost, _| lost == host);
         let pairs = self.table.borrow().of_host(host);
         if !pairs.is_empty() {
             let (client, count) = (host.address, pairs.len());
@@ -232,6 +236,11 @@ impl Locks {
         if let Err(error) = self.begin_session() {
             tracing::error!(%error, "there is no new session for locks");
         }
+        let mut lost = self.lost.borrow_mut();
+        for (host, pair, range) in self.table.borrow().all() {
+            lost.add(host, pair, range);
+        }
+        drop(lost);
         self.table.borrow_mut().clear();
         self.entries.borrow_mut().clear();
         let clients = self.monitored.borrow().iter().cloned().collect();

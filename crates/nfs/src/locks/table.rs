@@ -63,6 +63,8 @@ pub(super) struct Table {
     owned: HashMap<Held, Owned>,
     /// Owners that have locks of each file.
     files: HashMap<u64, usize>,
+    /// The same by address.
+    at: HashMap<(u64, IpAddr), usize>,
     clients: BTreeMap<Host, Client>,
     /// Locks and waits.
     counts: HashMap<IpAddr, usize>,
@@ -122,6 +124,7 @@ impl Table {
         }
         let owned = self.owned.entry(pair).or_insert_with(|| {
             *self.files.entry(pair.0).or_default() += 1;
+            *self.at.entry((pair.0, host.address)).or_default() += 1;
             Owned { host: host.clone(), ranges: HeldLocks::default() }
         });
         let before = owned.ranges.len();
@@ -158,6 +161,18 @@ impl Table {
     /// Whether an owner has any lock of a file.
     pub(super) fn has_file(&self, ino: u64) -> bool {
         self.files.contains_key(&ino)
+    }
+
+    /// Whether an owner at this address has any lock of a file.
+    pub(super) fn has_at(&self, ino: u64, address: IpAddr) -> bool {
+        self.at.contains_key(&(ino, address))
+    }
+
+    /// All locks: whose they are.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Host, Held, (u64, u64))> {
+        self.owned.iter().flat_map(|(pair, owned)| {
+            owned.ranges.iter().map(|lock| (&owned.host, *pair, (lock.first, lock.last)))
+        })
     }
 
     /// Whether an owner has all these bytes, at least so.
@@ -197,6 +212,12 @@ impl Table {
             *owners -= 1;
             if *owners == 0 {
                 self.files.remove(&pair.0);
+            }
+            let key = (pair.0, owned.host.address);
+            let owners = self.at.entry(key).or_default();
+            *owners -= 1;
+            if *owners == 0 {
+                self.at.remove(&key);
             }
         }
     }
@@ -292,9 +313,10 @@ mod tests {
         assert!(!table.covers((7, 1), (40, 50), true) && !table.covers((7, 1), (19, 30), false));
         assert!(table.overlaps((7, 1), (19, 25)) && !table.overlaps((7, 1), (20, 29)));
         table.set(&one, (7, 1), (0, LAST_BYTE), None);
-        assert!(!table.has((7, 1)) && table.has_file(7));
+        assert!(!table.has((7, 1)) && table.has_file(7) && table.has_at(7, one.address));
+        assert_eq!(table.all().collect::<Vec<_>>(), [(&other, (7, 2), (0, 5))]);
         table.remove((7, 2));
-        assert!(!table.has_file(7) && table.is_empty());
+        assert!(!table.has_file(7) && !table.has_at(7, one.address) && table.is_empty());
         assert_eq!(table.hosts_at(one.address), [one, other]);
         assert_eq!(table.sizes(), (2, 0));
     }

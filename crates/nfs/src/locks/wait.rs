@@ -120,6 +120,7 @@ impl Locks {
         if !wait.cancelled.get() {
             let exclusive = Some(wanted.exclusive);
             self.table.borrow_mut().set(&wanted.host, wanted.pair, wanted.range, exclusive);
+            self.lost.borrow_mut().end(wanted.pair, wanted.range);
             wait.granted.set(true);
             drop(turn);
             self.tell(number, wait).await;

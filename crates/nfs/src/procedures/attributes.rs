@@ -167,10 +167,11 @@ impl Files {
         if bytes > FILE_BYTES_MAX {
             return Err(nfsstat3::NFS3ERR_FBIG);
         }
+        let guard = self.for_change(target).await?;
         let opened = self.opens.get(target, Access::Write).await?;
         let file = opened.file.clone();
         opened.entry.note_change();
-        let cut = self.workers.run(move || file.truncate(bytes)).await;
+        let cut = self.workers.run(move || file.truncate_while(guard, bytes)).await;
         opened.entry.note_change();
         self.opens.look_for_losses(&opened);
         cut.map_err(by_handle)

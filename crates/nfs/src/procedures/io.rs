@@ -10,7 +10,7 @@ use nfs3_types::nfs3::{
     COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, fattr3,
     nfsstat3, stable_how,
 };
-use weft_client::Pending;
+use weft_client::{Guard, Pending};
 use weft_layout::Regions;
 use weft_onc_server::{Buffer, Buffers};
 use weft_wire::messages::Attr;
@@ -49,11 +49,16 @@ fn start_read(file: &Arc<OpenFile>, mut buffer: Buffer, offset: u64) -> Pending<
     unsafe { file.start_read_raw(base, &memory, &from) }.keeping((buffer, file.clone()))
 }
 
-fn start_write(file: &Arc<OpenFile>, buffer: Buffer, offset: u64) -> Pending<Lent> {
+fn start_write(
+    file: &Arc<OpenFile>,
+    guard: Option<Arc<dyn Guard>>,
+    buffer: Buffer,
+    offset: u64,
+) -> Pending<Lent> {
     let (base, memory) = (buffer.as_ptr(), memory_of(&buffer));
     let to = Regions::contiguous(offset, buffer.len() as u64);
     // SAFETY: as above; nobody changes the buffer meanwhile.
-    unsafe { file.start_write_raw(base, &memory, &to) }.keeping((buffer, file.clone()))
+    unsafe { file.start_write_raw_while(guard, base, &memory, &to) }.keeping((buffer, file.clone()))
 }
 
 impl Files {
@@ -153,6 +158,7 @@ impl Files {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(nfsstat3::NFS3ERR_FBIG)?;
         for _ in 0..WRITES_MAX {
+            let guard = self.for_change(&target).await?;
             let opened = self.opens.get(&target, Access::Write).await?;
             if data.is_empty() {
                 return Ok((stable, self.after(&target, target.ino).await));
@@ -160,7 +166,7 @@ impl Files {
             // Before, so that a sync beside it does not take it for durable; and after, so that a report
             // beside it does not take it for reported.
             opened.entry.note_change();
-            let written = self.finish_io(start_write(&opened.file, data, offset)).await;
+            let written = self.finish_io(start_write(&opened.file, guard, data, offset)).await;
             opened.entry.note_change();
             self.opens.look_for_losses(&opened);
             data = written?.1;

@@ -22,7 +22,7 @@ mod tests;
 use std::cell::RefCell;
 use std::io::Result as IoResult;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use nfs3_types::nfs3::{fattr3, nfsstat3, wcc_data};
@@ -35,6 +35,7 @@ use crate::export::{Admission, Export, ExportOptions, Exports};
 use crate::handle::HandleKeys;
 use crate::known::Known;
 use crate::opens::Opens;
+use crate::permits::{Permit, Permits};
 use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::status::{Named, status_of};
@@ -55,6 +56,8 @@ pub(crate) struct Files {
     pub(crate) space: SpaceCache,
     pub(crate) used: Used,
     pub(crate) refusals: Refusals,
+    /// The locks of clients, if there are any.
+    pub(crate) permits: RefCell<Option<Weak<dyn Permits>>>,
 }
 
 /// A directory's export lets a client change it.
@@ -108,7 +111,8 @@ impl Files {
         let opens = Rc::new(Opens::new(&client, &weft, &workers, &known));
         let exports = Rc::new(Exports::new(&client, exports)).into();
         let (space, used, refusals) = (SpaceCache::default(), Used::new(&workers), Refusals::default());
-        Ok(Files { client, weft, workers, opens, known, keys, exports, space, used, refusals })
+        let permits = RefCell::default();
+        Ok(Files { client, weft, workers, opens, known, keys, exports, space, used, refusals, permits })
     }
 
     /// What a client may do with an export. A refusal is logged.
@@ -128,6 +132,15 @@ impl Files {
 
     pub(crate) async fn call<T: 'static>(&self, call: PendingCall<T>) -> weft_client::Result<T> {
         self.weft.finish(call).await.wait()
+    }
+
+    /// What each request of a change of the contents must ask before it is sent, by the locks that the client has or has lost.
+    async fn for_change(&self, target: &Target) -> Result<Permit, nfsstat3> {
+        let permits = self.permits.borrow().as_ref().and_then(Weak::upgrade);
+        match permits {
+            Some(permits) => permits.for_change(target.address, target.ino).await,
+            None => Ok(None),
+        }
     }
 
     /// Attributes after an operation, if they are to be had.

@@ -312,6 +312,7 @@ fn cut(open: &Use, bytes: off_t) -> Outcome<c_int> {
         return Err(Errno(libc::EINVAL));
     }
     let (file, bytes) = (open.file()?, place(bytes)?);
+    lock_sessions::check(open)?;
     check_size(bytes, || Ok(file.stat()?.size))?;
     privileges::take_away(open)?;
     file.truncate(bytes)?;
@@ -374,6 +375,7 @@ fn allocate(open: &Use, mode: c_int, offset: off_t, bytes: off_t) -> Outcome<c_i
     let (offset, bytes) = (place(offset)?, place(bytes)?);
     open.check_writable()?;
     let (file, keep_size) = (open.file()?, mode & libc::FALLOC_FL_KEEP_SIZE != 0);
+    lock_sessions::check(open)?;
     if !keep_size {
         check_size(offset.saturating_add(bytes), || Ok(file.stat()?.size))?;
     }

@@ -7,7 +7,10 @@ use libc::off_t;
 use weft_client::{File, LockKind, LockOwner, LockTarget, LockWait};
 
 use crate::guard::{Errno, Outcome, is_signal_due};
-use crate::lock_sessions::{by_open_file, by_process, check_open_file, open_file_owner, owner};
+use crate::lock_sessions::{
+    by_open_file, by_process, check_open_file, note_if_lost, note_locked_again, open_file_owner, owner,
+    rely_on,
+};
 use crate::locked_ranges::{self, Owner};
 use crate::shared::{EXCLUSIVELY, Kind, NOT_LOCKED, SHARED};
 use crate::table::Use;
@@ -53,16 +56,26 @@ fn obey(file: &File, owner: LockOwner, target: LockTarget, operation: Operation)
     Ok(())
 }
 
-/// Executes an operation on a lock of the open file, unless its locks are lost.
+/// Executes an operation on a lock of the open file. Where its locks are lost, the first one after that fails.
 fn obey_by_open_file(open: &Use, target: LockTarget, operation: Operation) -> Outcome<()> {
-    check_open_file(open)?;
+    if !open.shared().locks.are_lost() {
+        check_open_file(open)?;
+    }
+    let locks = matches!(operation, Operation::Lock(..));
     let whole = match (&target, &operation) {
         (LockTarget::Range { .. }, _) => None,
         (LockTarget::Whole, Operation::Unlock) => Some(NOT_LOCKED),
         (LockTarget::Whole, Operation::Lock(LockKind::Shared, _)) => Some(SHARED),
         (LockTarget::Whole, Operation::Lock(LockKind::Exclusive, _)) => Some(EXCLUSIVELY),
     };
-    let obeyed = by_open_file(open, |file| obey(file, open_file_owner(), target, operation));
+    let obeyed = by_open_file(open, |file| {
+        obey(file, open_file_owner(), target, operation)?;
+        if locks {
+            rely_on(open, file, false)?;
+            note_locked_again(open, file);
+        }
+        Ok(())
+    });
     if let Some(kind) = whole {
         // A lock that is to be converted is released first.
         let kind = if obeyed.is_ok() { kind } else { NOT_LOCKED };
@@ -116,10 +129,15 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
     if kind.is_some() {
         open.locked.store(true, Ordering::Release);
     }
-    match is_of_process {
-        true => by_process(open, |file| obey(file, owner(), target, operation))?,
-        false => obey_by_open_file(open, target, operation)?,
-    }
+    let obeyed = match is_of_process {
+        true => by_process(open, |file| {
+            obey(file, owner(), target, operation)?;
+            if kind.is_some() { rely_on(open, file, true) } else { Ok(()) }
+        }),
+        false => obey_by_open_file(open, target, operation),
+    };
+    note_if_lost(open, &obeyed);
+    obeyed?;
     if let LockTarget::Range { first, last } = target {
         let by = if is_of_process { Owner::process(open.shared().ino) } else { Owner::open(open.whole()) };
         locked_ranges::note(by, (first, last), kind.is_some());
@@ -159,8 +177,9 @@ pub(crate) fn flock(open: &Use, operation: c_int) -> Outcome<c_int> {
         libc::LOCK_UN => Operation::Unlock,
         _ => return Err(Errno(libc::EINVAL)),
     };
-    obey_by_open_file(open, LockTarget::Whole, operation)?;
-    Ok(0)
+    let obeyed = obey_by_open_file(open, LockTarget::Whole, operation);
+    note_if_lost(open, &obeyed);
+    obeyed.map(|()| 0)
 }
 
 #[cfg(test)]

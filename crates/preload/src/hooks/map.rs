@@ -19,7 +19,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::{off_t, size_t};
 use weft_layout::Regions;
@@ -28,10 +28,10 @@ use super::files::read_at;
 use crate::guard::{Errno, Outcome, enter, system, warn, within};
 use crate::locked_ranges::{self, Owner};
 use crate::memory::SpinLock;
-use crate::privileges;
 use crate::real::hooks;
 use crate::shared::Kind;
 use crate::table::{Use, find};
+use crate::{lock_sessions, privileges};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -47,6 +47,8 @@ pub(crate) struct Mapping {
     generation: u32,
     /// As the program wants it.
     protection: c_int,
+    /// As many losses of locks were there when it was last like the file: [`crate::table::Open::losses`].
+    losses: AtomicU32,
 }
 
 /// Held over a fork.
@@ -222,7 +224,8 @@ fn map_written_back(
         // SAFETY: two mappings of this size.
         unsafe { std::ptr::copy_nonoverlapping(start as *const u8, before as *mut u8, bytes) };
         let (open, generation) = (open.again(), crate::mounts::generation());
-        let mapping = Mapping { start, bytes, offset, before, open, generation, protection };
+        let losses = AtomicU32::new(open.whole().losses.load(Ordering::Acquire));
+        let mapping = Mapping { start, bytes, offset, before, open, generation, protection, losses };
         MAPPINGS.with(|mappings| mappings.push(mapping));
         if protection != libc::PROT_READ | libc::PROT_WRITE {
             system(libc::SYS_mprotect, [start, bytes, protection as usize, 0, 0, 0])?;
@@ -434,21 +437,42 @@ impl Mapping {
             offset: self.offset + bytes as u64,
             before: self.before + bytes,
             open: self.open.again(),
+            losses: AtomicU32::new(self.losses.load(Ordering::Acquire)),
             ..*self
         };
         self.bytes = bytes;
         rest
     }
 
+    /// Whether this process writes it back now.
+    fn is_written_back(&self) -> bool {
+        // With PROT_NONE it was written back when its protection changed. Otherwise the process that mapped it writes it back,
+        // and sees what a child wrote.
+        self.protection != libc::PROT_NONE && self.generation == crate::mounts::generation()
+    }
+
+    /// Takes what the memory has for the file's bytes.
+    fn drop_changes(&self) {
+        // SAFETY: both mappings have these bytes. The program may write to the first concurrently, as with any shared memory.
+        let (now, before) = unsafe {
+            let now = std::slice::from_raw_parts(self.start as *const u8, self.bytes);
+            (now, std::slice::from_raw_parts_mut(self.before as *mut u8, self.bytes))
+        };
+        before.copy_from_slice(now);
+    }
+
     fn write_back(&self) -> Outcome<()> {
-        if self.protection == libc::PROT_NONE {
-            // It was written back when its protection changed.
+        if !self.is_written_back() {
             return Ok(());
         }
-        if self.generation != crate::mounts::generation() {
-            // The process that mapped it writes it back. It sees what a child wrote.
-            return Ok(());
+        let checked = lock_sessions::check(&self.open);
+        let losses = self.open.whole().losses.load(Ordering::Acquire);
+        if self.losses.swap(losses, Ordering::AcqRel) != losses {
+            // It was changed under locks that are lost, even if the file is locked again.
+            self.drop_changes();
+            return Err(Errno(libc::EIO));
         }
+        checked?;
         let size = self.open.file()?.stat()?.size;
         let inside = size.saturating_sub(self.offset).min(self.bytes as u64) as usize;
         let mut at = 0;

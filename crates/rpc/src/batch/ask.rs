@@ -1,18 +1,30 @@
 //! Single calls, and one call to each of several servers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_wire::{Owned, Request};
 
 use super::requests::Batch;
 use super::sleep::sleep_at_most;
-use crate::call::Call;
+use crate::call::{Call, Guard};
 use crate::error::Error;
 use crate::rpc::Rpc;
 
 /// Sends a request to the metadata server that owns what it is about, and waits for the reply.
 pub fn ask<R: Owned>(rpc: &Rpc, request: &R) -> Result<R::Reply, Error> {
-    ask_server(rpc, rpc.owner(request.shard()), request)
+    ask_guarded(rpc, request, None)
+}
+
+/// As [`ask`], for a request that is sent only while the guard allows it.
+pub fn ask_guarded<R: Owned>(
+    rpc: &Rpc,
+    request: &R,
+    guard: Option<Arc<dyn Guard>>,
+) -> Result<R::Reply, Error> {
+    let mut batch = Batch::default();
+    batch.push(Call::to_owner(rpc, request, 0).guarded(guard));
+    batch.wait(rpc).expect("a request that was pushed ends").decode::<R>(rpc)
 }
 
 /// Sends a request to the server with this index, and waits for the reply.
@@ -53,7 +65,7 @@ pub fn ask_all<R: Request>(
     })
 }
 
-/// As [`ask_all`]; `adapt` gets the place of each request, and may change how long it is waited for.
+/// As [`ask_all`]; `adapt` gets the place of each request, and may change how long it is waited for or guard it.
 pub fn ask_each<R: Request>(
     rpc: &Rpc,
     requests: impl IntoIterator<Item = (usize, R)>,

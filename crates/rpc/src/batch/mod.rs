@@ -12,7 +12,7 @@ mod detached;
 mod requests;
 mod sleep;
 
-pub use ask::{ask, ask_all, ask_each, ask_looking, ask_server};
+pub use ask::{ask, ask_all, ask_each, ask_guarded, ask_looking, ask_server};
 pub use detached::{finish_detached, reap, reap_ready};
 pub use requests::{Batch, Finished};
 pub use sleep::{after_poll, before_poll, progress, rest};
