@@ -293,12 +293,7 @@ impl Cluster {
 
 /// Mounts `url` on a new directory below `parent`, by a call of `weft` that `command` makes.
 #[track_caller]
-pub(crate) fn mount_in(
-    parent: &Path,
-    command: impl Fn(&[&str]) -> Command,
-    url: &str,
-    arguments: &[&str],
-) -> Mount {
+pub fn mount_in(parent: &Path, command: impl Fn(&[&str]) -> Command, url: &str, arguments: &[&str]) -> Mount {
     assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is not there: tests of the mount cannot run");
     let dir = tempfile::Builder::new().prefix("mount-").tempdir_in(parent).expect("a mount point");
     let output = command(&["mount", url]).arg(dir.path()).args(arguments).output().expect("weft can be run");

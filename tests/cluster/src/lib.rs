@@ -9,6 +9,8 @@
 //! A crate of its own, not a module of each test program: each would compile the servers anew for the pretended adapters, which takes
 //! half a minute.
 
+pub mod cut;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;

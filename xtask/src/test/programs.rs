@@ -26,7 +26,7 @@ const SLOW: [&str; 15] = [
 ];
 /// Programs that take more than five seconds and less than a third of a processor: they wait for deadlines, leases, disks, and pauses
 /// of retries. They run beside the programs that compute. The table at the end of `xtask test` tells what each took.
-const WAITING: [&str; 27] = [
+const WAITING: [&str; 29] = [
     "weft-client faults",
     "weft-client follow",
     "weft-client powercut",
@@ -36,6 +36,7 @@ const WAITING: [&str; 27] = [
     "weft-meta engines",
     "weft-meta powercut",
     "weft-meta rot",
+    "weft-nfs powercut",
     "weft-onc-server idle",
     "weft-storage (lib) weft_storage",
     "weft-storage model",
@@ -49,6 +50,7 @@ const WAITING: [&str; 27] = [
     "weft-tests names",
     "weft-tests nfs_locks",
     "weft-tests opens",
+    "weft-tests powercut",
     "weft-tests preload",
     "weft-tests restart",
     "weft-tests rot",

@@ -96,7 +96,7 @@ hooks! {
 
     fn msync(place: *mut c_void, bytes: size_t, flags: c_int) -> c_int {
         if !crate::guard::is_inside() && any() {
-            match within(|| write_back(place as usize, bytes)) {
+            match within(|| write_back(place as usize, bytes, flags & libc::MS_SYNC != 0)) {
                 Ok(true) => return 0,
                 Ok(false) => {}
                 Err(error) => return enter(|| Err(error)),
@@ -235,13 +235,14 @@ fn map_written_back(
     fill().inspect_err(|_| unmap(start, bytes)).map(|()| start)
 }
 
-/// Writes back changes in mappings that overlap a range. Returns whether there were any.
-fn write_back(place: usize, bytes: usize) -> Outcome<bool> {
+/// Writes back changes in mappings that overlap a range, and makes them durable if asked to. Returns whether there were any.
+fn write_back(place: usize, bytes: usize, durably: bool) -> Outcome<bool> {
     let taken = take(|mapping| mapping.overlaps(place, bytes));
     let found = !taken.is_empty();
     let mut result = Ok(found);
     for mapping in taken {
-        if let Err(error) = mapping.write_back() {
+        let written = mapping.write_back().and_then(|()| if durably { mapping.sync() } else { Ok(()) });
+        if let Err(error) = written {
             result = Err(error);
         }
         MAPPINGS.with(|mappings| mappings.push(mapping));
@@ -420,7 +421,7 @@ pub(crate) fn write_file_back(ino: u64) -> Outcome<()> {
 /// Writes back all mappings, at the end of the program.
 pub(crate) fn write_all_back() {
     if any() {
-        let _ = within(|| write_back(0, usize::MAX / 2));
+        let _ = within(|| write_back(0, usize::MAX / 2, false));
     }
 }
 
@@ -459,6 +460,14 @@ impl Mapping {
             (now, std::slice::from_raw_parts_mut(self.before as *mut u8, self.bytes))
         };
         before.copy_from_slice(now);
+    }
+
+    /// Makes durable what was written back. A forked child has written nothing.
+    fn sync(&self) -> Outcome<()> {
+        if self.generation == crate::mounts::generation() {
+            self.open.file()?.sync_data()?;
+        }
+        self.open.report()
     }
 
     fn write_back(&self) -> Outcome<()> {
