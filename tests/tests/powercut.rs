@@ -1,4 +1,4 @@
-//! Programs that make files durable, on a mount and under `weft run`, and the worst power cut right after they were told so.
+//! Programs that make files durable, on a mount and under `weft run`, and the worst power cut right after that was acknowledged.
 //!
 //! ```text
 //!   a cluster on a disk that knows what a cut would leave: `f` and `other`, durable

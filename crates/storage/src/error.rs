@@ -112,7 +112,7 @@ pub enum StorageError {
     Emptied {
         /// The data directory.
         path: PathBuf,
-        /// What was looked for and is missing.
+        /// How many were looked for, and how many are missing.
         emptied: Emptied,
     },
     /// What a data file held is gone: its storage was replaced.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   DIR/held/9e/37/0000000000000001      256 bytes, one for each of the inodes 256 to 511: 0xa5 where there is a data file that
-//!                                        has checksums, or had; 0x5a where there is one that was only synced
+//!                                        has checksums, or had; 0x5a if there is one that was only synced
 //!
 //!   set       data file and its name are durable ─► mark written ─► synced within seconds
 //!   cleared   mark cleared ─► synced ─► data file removed
@@ -29,7 +29,7 @@ const OPEN_MAX: usize = 64;
 
 type Marks = [u8; GROUP];
 
-/// What is known of a data file that there must be.
+/// How much is known of a data file that there must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// It was synced.

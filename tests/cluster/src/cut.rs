@@ -60,9 +60,9 @@ pub struct CutCluster {
 /// A name, and what it leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// A file, a directory, or one of the others.
     pub kind: FileKind,
-    /// Permission bits.
+    /// The permission bits and set-id bits of its mode.
     pub mode: u32,
     /// Its names; of a directory always 1.
     pub nlink: u32,
@@ -100,7 +100,7 @@ impl Described {
         CutCluster { cluster, recorder }
     }
 
-    /// What a client finds when the servers start on an image.
+    /// Starts the servers on an image, and returns all that a client finds.
     fn tree_after(&self, image: &Image) -> BTreeMap<String, Entry> {
         let directory = tempfile::tempdir_in(scratch()).unwrap();
         image.write_to(directory.path());
@@ -135,12 +135,13 @@ impl std::fmt::Display for Entry {
 }
 
 impl CutCluster {
-    /// The cluster.
+    /// The running servers.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// What a cut of the metadata server, of the I/O servers, or of all, would leave now at its worst: nothing that was not synced.
+    /// The worst image that a cut of the metadata server, of the I/O servers, or of all, can leave now. It has nothing that was not
+    /// synced.
     pub fn image(&self, random: &mut Random) -> (Machines, Image) {
         let machines = [META, IO, ALL, ALL][random.below(4) as usize];
         (machines, self.recorder.disk.lock().unwrap().worst_cut(machines))
