@@ -95,10 +95,7 @@ impl Noter {
         if ino == 0 || status != Status::Ok {
             return;
         }
-        let (read_bytes, written_bytes) = match op {
-            Op::Read | Op::ReadSmall => (moved_bytes, 0),
-            _ => (0, moved_bytes),
-        };
+        let (read_bytes, written_bytes) = if op.reads_file() { (moved_bytes, 0) } else { (0, moved_bytes) };
         let mut sketch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sketch.note(ino, read_bytes, written_bytes, now_ms);
     }

@@ -15,7 +15,7 @@ use crate::answer::Refusal;
 use weft_meta::SessionId;
 use weft_transport::PeerInfo;
 use weft_wire::keys::{KeyInfo, KeyKind};
-use weft_wire::messages::{Caller, HelloRequest};
+use weft_wire::messages::{Caller, HelloRequest, acts_for};
 use weft_wire::security::{Capability, CapabilityError, Holder};
 use weft_wire::{Op, Request, Status, Vetting, body};
 
@@ -83,6 +83,24 @@ impl Identity {
     /// Whether it may check and repair the file system, measure servers, and list and revoke keys.
     pub fn administers(&self) -> bool {
         self.acts == Acts::ForAll
+    }
+
+    /// The users whose requests its connections may send, for status: see [`acts_for`].
+    pub fn acts_for(&self) -> u8 {
+        match self.acts {
+            Acts::ForAll if self.holder == Holder::SERVERS => acts_for::SERVERS,
+            Acts::ForAll => acts_for::ALL,
+            Acts::ForAllButRoot => acts_for::ALL_BUT_ROOT,
+            Acts::As(_) => acts_for::ONE_USER,
+        }
+    }
+
+    /// The user that it always acts as, if there is only one.
+    pub fn only_user(&self) -> Option<u32> {
+        match &self.acts {
+            Acts::As(caller) => Some(caller.uid),
+            Acts::ForAll | Acts::ForAllButRoot => None,
+        }
     }
 
     /// Refuses what only administrators may do.

@@ -15,6 +15,7 @@ const RISING: &[&str] = &[
     "connections_refused",
     "connections_cut",
     "credits_used_up",
+    "requests_got_stuck",
     "slow_requests",
     "garbage_removed_files",
     "lease_lapses",

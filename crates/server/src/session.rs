@@ -12,7 +12,7 @@
 
 use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
-use crate::counters::shortened;
+use crate::counters::{ClientDone, shortened};
 use crate::crowd::{self, Guest, Place};
 use crate::identity::{Identity, Session};
 use crate::log;
@@ -24,7 +24,8 @@ use std::cell::Cell;
 use std::io::IoSlice;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use weft_transport::{ConnError, Incoming, PeerInfo, ServerBulk, ServerConn};
@@ -72,13 +73,13 @@ pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C, pl
             return conn.close();
         }
     };
-    let transport = conn.peer().transport;
+    let PeerInfo { transport, user_id, .. } = conn.peer();
     let connections = node.shared.counters.gauge(connections_over(&transport));
     connections.fetch_add(1, Ordering::Relaxed);
     let session = member.session.clone();
-    let requests = node.shared.clients.connected(&session.hello, transport);
+    let done = node.shared.clients.connected(&session, transport, user_id);
     let connection =
-        Rc::new(Connection { service: service.clone(), conn, session, requests, under_way: Cell::new(0) });
+        Rc::new(Connection { service: service.clone(), conn, session, done, under_way: Cell::new(0) });
     let weak = Rc::downgrade(&connection);
     node.look_after_requests();
     let guard = node.guard(&connection.session.identity, move || {
@@ -263,7 +264,7 @@ struct Connection<C: ServerConn, S: Service> {
     service: Rc<S>,
     conn: C,
     session: Rc<Session>,
-    requests: std::sync::Arc<AtomicU64>,
+    done: Arc<ClientDone>,
     under_way: Cell<u16>,
 }
 
@@ -364,7 +365,7 @@ impl<C: ServerConn, S: Service> Connection<C, S> {
         let moved_bytes = result.as_ref().map_or(0, |answer| answer.moved_bytes);
         let status = result.as_ref().err().map_or(Status::Ok, |refusal| refusal.status);
         counters.done(header.op, status, moved_bytes, begun.map(|begun| begun.elapsed()));
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.done.note(header.op, moved_bytes);
         let reply_begun_ms = weft_log::coarse_ms();
         request.begin(spent::Part::Send, reply_begun_ms);
         place.note(&request);

@@ -2,7 +2,7 @@
 
 use crate::counters::{Counters, shortened};
 use crate::spent::{Account, Request};
-use crate::under_way::{Entry, Table};
+use crate::under_way::{Counted, Entry, Table};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,7 +43,9 @@ pub(crate) struct Slow {
     pub stuck_ms: u64,
     budget: Budget,
     count: Arc<AtomicU64>,
+    /// Requests that do not end, at the moment.
     count_stuck: Arc<AtomicU64>,
+    count_stuck_total: Arc<AtomicU64>,
 }
 
 /// These wait by intent: for changes, and for others' locks.
@@ -65,6 +67,7 @@ impl Slow {
             budget: Budget::new(LINES_PER_MINUTE),
             count,
             count_stuck: counters.gauge("stuck_requests"),
+            count_stuck_total: counters.gauge("requests_got_stuck"),
         }
     }
 
@@ -76,12 +79,13 @@ impl Slow {
         }
     }
 
-    fn tell(&self, server: &str, now_ms: u64, entry: &Entry) {
+    fn tell(&self, server: &str, now_ms: u64, entry: &Entry) -> Option<Counted> {
         if may_take_long(entry.op) {
-            return;
+            return None;
         }
-        self.count_stuck.fetch_add(1, Ordering::Relaxed);
-        let Some(more) = self.may_tell() else { return };
+        self.count_stuck_total.fetch_add(1, Ordering::Relaxed);
+        let counted = Some(Counted::by(&self.count_stuck));
+        let Some(more) = self.may_tell() else { return counted };
         let took_ms = now_ms.saturating_sub(entry.begun_ms);
         let request = entry.request.so_far(now_ms);
         tracing::warn!(
@@ -95,6 +99,7 @@ impl Slow {
             entry.op.name(),
             Account(request, took_ms),
         );
+        counted
     }
 
     /// The end of a line, if there may be one now.

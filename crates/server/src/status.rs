@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use weft_wire::Added;
 use weft_wire::messages::{CLOCK_GAUGE, Gauge, SpaceReply, StatusReply, StatusRequest};
 
-/// Clients in one reply; the number of all comes with them.
-const CLIENTS_LISTED_MAX: usize = 256;
+/// Bytes of the list of clients in one reply; the number of all comes with it.
+const CLIENT_BYTES_MAX: usize = 72 << 10;
 
 /// The server's state, with the gauges of its service.
 pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Gauge>) -> StatusReply {
@@ -15,6 +15,8 @@ pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Ga
     let mut gauges = shared.counters.gauges();
     gauges.extend(service_gauges);
     gauges.push(Gauge { name: CLOCK_GAUGE.into(), value: weft_host::unix_us() });
+    let (client_list, client_uses) =
+        if request.with_clients { shared.clients.list(CLIENT_BYTES_MAX) } else { Default::default() };
     let busy = if request.with_clients { shared.busy.list(weft_log::coarse_ms()) } else { Vec::new() };
     StatusReply {
         name: shared.name.clone(),
@@ -34,9 +36,12 @@ pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Ga
         operations: shared.counters.operations(),
         gauges,
         clients: shared.clients.count(),
-        client_list: if request.with_clients { shared.clients.list(CLIENTS_LISTED_MAX) } else { Vec::new() },
+        client_list,
         rdma: shared.rdma.status(),
         busy: Added(busy),
+        client_uses: Added(client_uses),
+        ended_uses: Added(if request.with_clients { shared.clients.ended() } else { Vec::new() }),
+        disk_id: Added(space.disk_id),
     }
 }
 

@@ -12,6 +12,8 @@ use crate::identity::Session;
 use crate::spent::Request;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weft_wire::Op;
 
 /// A request that is being served.
@@ -23,6 +25,25 @@ pub(crate) struct Entry {
     pub request: Request,
     pub session: Rc<Session>,
     is_told: bool,
+    /// Held until the request ends.
+    counted: Option<Counted>,
+}
+
+/// Is counted while it lasts.
+pub(crate) struct Counted(Arc<AtomicU64>);
+
+impl Counted {
+    /// Raises the count until the value is dropped.
+    pub fn by(count: &Arc<AtomicU64>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The requests of one thread.
@@ -46,7 +67,8 @@ pub(crate) struct Place<'a> {
 impl Table {
     /// A request is served from now on.
     pub fn begin(&self, op: Op, begun_ms: u64, request: Request, session: &Rc<Session>) -> Place<'_> {
-        let entry = Some(Entry { op, begun_ms, request, session: session.clone(), is_told: false });
+        let entry =
+            Some(Entry { op, begun_ms, request, session: session.clone(), is_told: false, counted: None });
         let mut places = self.places.borrow_mut();
         let number = match places.free.pop() {
             Some(number) => {
@@ -61,12 +83,13 @@ impl Table {
         Place { table: self, number }
     }
 
-    /// Tells of those that are served for at least `after_ms` now and were not told of yet.
-    pub fn look(&self, now_ms: u64, after_ms: u64, mut tell: impl FnMut(&Entry)) {
+    /// Tells of those that are served for at least `after_ms` now and were not told of yet. What `tell` returns lasts as long as the
+    /// request.
+    pub fn look(&self, now_ms: u64, after_ms: u64, mut tell: impl FnMut(&Entry) -> Option<Counted>) {
         for entry in self.places.borrow_mut().entries.iter_mut().flatten() {
             if !entry.is_told && now_ms.saturating_sub(entry.begun_ms) >= after_ms {
                 entry.is_told = true;
-                tell(entry);
+                entry.counted = tell(entry);
             }
         }
     }
@@ -100,10 +123,13 @@ mod tests {
     fn a_request_is_told_once_and_its_place_is_used_again() {
         let table = Table::default();
         let session = Rc::new(Session::new(hello_of_a_server(), Identity::server()));
+        let stuck = Arc::<AtomicU64>::default();
         let told = |now_ms| {
             let mut told = Vec::new();
-            table
-                .look(now_ms, 30, |entry| told.push((entry.op, entry.request.so_far(now_ms).ms(Part::Disk))));
+            table.look(now_ms, 30, |entry| {
+                told.push((entry.op, entry.request.so_far(now_ms).ms(Part::Disk)));
+                Some(Counted::by(&stuck))
+            });
             told
         };
         let first = table.begin(Op::Write, 100, Request::new(1), &session);
@@ -114,7 +140,9 @@ mod tests {
         first.note(&waiting);
         assert_eq!(told(130), [(Op::Write, 25)]);
         assert!(told(149).is_empty(), "it was told");
+        assert_eq!(stuck.load(Ordering::Relaxed), 1);
         drop(first);
+        assert_eq!(stuck.load(Ordering::Relaxed), 0, "it has ended");
         let third = table.begin(Op::Sync, 140, Request::new(3), &session);
         assert_eq!(told(200), [(Op::Sync, 0), (Op::Read, 0)]);
         assert_eq!(table.places.borrow().entries.len(), 2);

@@ -384,6 +384,11 @@ impl Op {
         )
     }
 
+    /// Whether the bytes that it moves are read from a file; else they are written to one.
+    pub fn reads_file(self) -> bool {
+        matches!(self, Op::Read | Op::ReadSmall)
+    }
+
     /// The version of the protocol that brought it. It is sent only to servers that speak this version.
     pub fn since(self) -> u8 {
         match self {

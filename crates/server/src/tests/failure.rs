@@ -184,12 +184,13 @@ fn a_request_that_does_not_end_is_told_while_it_is_under_way<W: Way>() {
     let plan = FaultPlan { delay_per_mille: 1000, delay_ms_max: 4 * STUCK_MS, ..FaultPlan::default() };
     let cluster = Cluster::<W>::start_with(1, SyncMode::Nosync, plan);
     let mut io = cluster.io().remove(0);
-    let told = |io: &mut Client<W::Link>| io.gauge("stuck_requests").unwrap();
+    let told = |io: &mut Client<W::Link>| io.gauge("requests_got_stuck").unwrap();
     for _ in 0..20 {
         let (begun, before) = (Instant::now(), told(&mut io));
         io.write(&capability(7), 0, &Regions::contiguous(0, 9), &[1; 9]).unwrap();
         let (took_ms, told) = (begun.elapsed().as_millis() as u64, told(&mut io) - before);
         assert!(told <= 1, "once is enough");
+        assert_eq!(io.gauge("stuck_requests"), Some(0), "it has ended");
         match told {
             0 => assert!(took_ms < 2 * STUCK_MS, "it took {took_ms} ms, and nothing was said of it"),
             _ => assert!(took_ms >= STUCK_MS, "after {took_ms} ms"),

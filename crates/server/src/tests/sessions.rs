@@ -98,6 +98,7 @@ fn status_tells_what_was_done_for_whom<W: Way>() {
     assert_eq!((status.name.as_str(), status.role.as_str(), status.clients), ("meta0", "meta", 1));
     let seen = &status.client_list[0];
     assert_eq!((seen.program.as_str(), seen.requests), ("test", 2));
+    assert_eq!(status.client_uses.0.len(), status.client_list.len());
     assert!(seen.transport.starts_with(W::NAME), "{}", seen.transport);
     assert!(status.memory_bytes > 0 && status.active_requests == 1);
     assert!(status.gauges.iter().any(|gauge| gauge.name == "inodes" && gauge.value == 1));

@@ -29,6 +29,20 @@ pub mod peer_role {
     pub const PROCESS: u8 = 2;
 }
 
+/// Values of [`ClientUse::acts_for`]: whose requests a client may send.
+pub mod acts_for {
+    /// The server does not say.
+    pub const UNKNOWN: u8 = 0;
+    /// Those of one user.
+    pub const ONE_USER: u8 = 1;
+    /// Those of any user but root.
+    pub const ALL_BUT_ROOT: u8 = 2;
+    /// Those of any user.
+    pub const ALL: u8 = 3;
+    /// It is a server of the cluster.
+    pub const SERVERS: u8 = 4;
+}
+
 crate::message! {
     /// See [`crate::Op::Hello`].
     pub struct HelloRequest {
@@ -185,6 +199,35 @@ crate::message! {
         pub rdma: RdmaStatus,
         /// The inodes that most requests are about, if clients are requested; the busiest first.
         pub busy: Added<Vec<BusyInode>>,
+        /// What the clients of `client_list` did, in the same order.
+        pub client_uses: Added<Vec<ClientUse>>,
+        /// What clients did that are not connected any more, by user, if clients are requested.
+        pub ended_uses: Added<Vec<EndedUse>>,
+        /// The disk under the server's directory; the same for servers that share it. Zeros: not known.
+        pub disk_id: Added<[u8; 16]>,
+    }
+
+    /// The use that a client made of files, and for which user.
+    #[derive(Default)]
+    pub struct ClientUse {
+        /// See [`acts_for`].
+        pub acts_for: u8,
+        /// The user of its key, or of its process where the kernel says that.
+        pub uid: Option<u32>,
+        /// The name of its key; empty if it has none.
+        pub key: String,
+        /// Bytes of files that it read.
+        pub read_bytes: u64,
+        /// Bytes that it wrote.
+        pub written_bytes: u64,
+    }
+
+    /// What clients of a user did that are not connected any more, since the server started.
+    pub struct EndedUse {
+        /// Their user, and the bytes of all of them. [`acts_for::UNKNOWN`]: of several users.
+        pub by: ClientUse,
+        /// Number of their requests.
+        pub requests: u64,
     }
 
     /// What requests did with an inode, counted from when the server began to count for it. It ends that where others are busier, and
