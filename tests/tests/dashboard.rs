@@ -98,8 +98,7 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
     wait_until("what is written is seen", Duration::from_secs(20), || {
         file.write_at(&data, 0).expect("there is room");
         let seen = dashboard.data();
-        let points = seen["history"]["points"].as_array().expect("a list");
-        points.iter().any(|point| point["written_bytes_per_s"].as_f64() > Some(1e6))
+        column(&seen, "written_bytes_per_s").iter().any(|value| value.as_f64() > Some(1e6))
     });
     // While the browser looks, the file is busy.
     let is_seen = AtomicBool::new(false);
@@ -113,10 +112,35 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
         wait_until("the file is named", Duration::from_secs(20), || {
             dashboard.data()["files"].as_array().expect("a list").iter().any(|file| file["path"] == "/file")
         });
+        wait_until("the client is seen to write", Duration::from_secs(20), || {
+            let seen = dashboard.data();
+            must_agree(&seen);
+            own_row(&seen).is_some_and(|row| row["written_bytes_per_s"].as_f64() > Some(1e6))
+        });
         let page = dashboard.shown();
         is_seen.store(true, Ordering::Relaxed);
         page
     });
+    let seen = dashboard.data();
+    let own = own_row(&seen).expect("it is still connected");
+    assert!(own["user"] == "any user" && own["key"] != "", "{own}");
+    let clients = seen["clients"].as_array().expect("a list");
+    let programs: Vec<_> = clients.iter().map(|client| client["program"].as_str().expect("a text")).collect();
+    assert!(programs.iter().all(|program| !program.starts_with("weft")), "internal ones: {programs:?}");
+    assert!(seen["internal"]["connections"].as_u64() >= Some(3), "{seen}");
+    // All servers are on one disk here.
+    let servers = seen["servers"].as_array().expect("a list");
+    let shared: Vec<_> = servers.iter().map(|server| server["on_disk_of"].clone()).collect();
+    assert_eq!(shared, [serde_json::Value::Null, "meta0".into(), "meta0".into()]);
+    assert_eq!(seen["capacity"]["space_bytes"], servers[1]["space_bytes"], "a disk counts once");
+    // The header and the charts.
+    let written =
+        between(&page, "operations/s, ", " free of").split(" read, ").nth(1).expect("what is written");
+    let written = written.split(" written").next().expect("a number");
+    assert!(page.contains(&format!(">written {written}<")), "{written}: {page}");
+    for word in ["internal: servers, this command", "on meta0's disk", "any user (key "] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
     assert!(page.contains("<td>/file</td>"), "{page}");
     for word in [
         "<td>meta0</td>",
@@ -133,13 +157,81 @@ fn a_browser_shows_servers_clients_history_and_what_is_wrong() {
     wait_until("an alarm is raised", Duration::from_secs(30), || {
         dashboard.data()["alarms"][0]["level"] == "problem"
     });
+    let seen = dashboard.data();
+    must_agree(&seen);
+    let alarm = &seen["alarms"][0];
+    let (found, cure) = (alarm["found"].as_str().expect("a text"), alarm["cure"].as_str().expect("a text"));
+    assert!(found.starts_with("the I/O server io1 at 127.0.0.1:"), "{found}");
+    assert!(found.ends_with("files with data on it cannot be read or written until it does"), "{found}");
+    assert!(cure.contains("weft doctor --config FILE"), "{cure}");
     let page = dashboard.shown();
-    assert!(page.contains("class=\"problem\">does not answer") && page.contains("<title>(1) Weft"), "{page}");
+    assert!(page.contains("the I/O server io1 at 127.0.0.1:"), "{page}");
+    assert!(page.contains("class=\"problem\">does not answer") && page.contains("<title>("), "{page}");
     cluster.spawn("io1");
     cluster.wait_ready("io1");
     wait_until("it is over", Duration::from_secs(30), || dashboard.data()["alarms"] == serde_json::json!([]));
     assert!(dashboard.get("/").contains("default-src 'none'"));
     assert!(dashboard.get("/../etc/passwd").contains("404 Not Found"));
+}
+
+/// The values of all points of the history.
+fn column<'a>(data: &'a serde_json::Value, key: &str) -> &'a [serde_json::Value] {
+    data["history"]["columns"][key].as_array().expect("a list")
+}
+
+/// The row of this process.
+fn own_row(data: &serde_json::Value) -> Option<&serde_json::Value> {
+    let mut clients = data["clients"].as_array().expect("a list").iter();
+    clients.find(|client| client["process_id"].as_u64() == Some(std::process::id().into()))
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let (_, text) = text.split_once(before).unwrap_or_else(|| panic!("{before}: {text}"));
+    text.split_once(after).unwrap_or_else(|| panic!("{after}: {text}")).0
+}
+
+/// All parts of a document are of the same moment, and have the same numbers.
+#[track_caller]
+fn must_agree(data: &serde_json::Value) {
+    assert_eq!(data["history"]["last_ms"], data["now_ms"]);
+    let points = column(data, "errors_per_s").len();
+    for key in
+        ["operations_per_s", "errors_per_s", "read_bytes_per_s", "written_bytes_per_s", "meta_us", "io_us"]
+    {
+        let values = column(data, key);
+        assert_eq!((values.len(), values.last()), (points, Some(&data["now"][key])), "{key}");
+        if key.ends_with("_per_s") {
+            let servers = data["servers"].as_array().expect("a list").iter();
+            let sum: f64 = servers.map(|server| server[key].as_f64().expect("a number")).sum();
+            let now = data["now"][key].as_f64().expect("a number");
+            assert!((sum - now).abs() <= 0.06, "{key}: {sum} in the table, {now} in the header");
+        }
+    }
+}
+
+#[test]
+fn there_is_a_point_for_every_interval_also_where_a_server_does_not_answer() {
+    let mut cluster = Served::start(1);
+    let dashboard = Dashboard::start(&cluster);
+    let seen = || {
+        let data = dashboard.data();
+        must_agree(&data);
+        let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+        let (step_ms, last_ms) = (number(&data["history"]["step_ms"]), number(&data["history"]["last_ms"]));
+        (step_ms, last_ms, column(&data, "io_us").to_vec())
+    };
+    let (step_ms, first_ms, first) = seen();
+    assert_eq!(step_ms, 1000, "two looks are a step");
+    cluster.kill("io0");
+    wait_until("it is down for a while", Duration::from_secs(60), || {
+        let (_, _, round_trips) = seen();
+        round_trips.len() >= first.len() + 6
+    });
+    let (_, last_ms, round_trips) = seen();
+    let expected = (last_ms - first_ms) as f64 / step_ms as f64;
+    let made = (round_trips.len() - first.len()) as f64;
+    assert!((made - expected).abs() <= 2.0, "{made} points in the time of {expected}");
+    assert_eq!(round_trips.last(), Some(&serde_json::Value::Null), "nobody answered in no time");
 }
 
 /// Asks for the data of the page.

@@ -233,14 +233,31 @@ fn load_is_shown_line_by_line_and_live() {
         assert!(load["servers"][0]["operations_per_s"].as_f64().expect("a number") > 10.0, "{load}");
         let busiest = &load["clients"][0];
         assert_eq!(busiest["process_id"].as_u64(), Some(std::process::id().into()), "{load}");
+        assert!(busiest["user"].is_string() && load["internal"]["connections"].as_u64() >= Some(2), "{load}");
+        assert!(shown.contains("internal: servers, this command") && shown.contains("on meta0's"), "{shown}");
     });
+    // The work of a process that ends between two looks counts for its user.
+    let before = std::process::Command::new(weft_tests::weft_bin())
+        .args(["top", "--json", "--interval", "3", "--key", &key, url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("weft can be run");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let source = cluster.scratch("copied").join("source");
+    std::fs::write(&source, vec![7; 9 << 20]).expect("there is room");
+    cluster.weft(&["cp", &source.display().to_string(), &format!("{url}copied")]);
+    let said = expect_success("weft top", &before.wait_with_output().expect("it ends"));
+    let load: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
+    let ended = load["ended"].as_array().expect("a list").iter();
+    let written: f64 = ended.filter_map(|ended| ended["written_bytes_per_s"].as_f64()).sum();
+    assert!(written > 1e6, "{load}");
     let busy_files = |key: &str| {
         let load = cluster.weft(&["top", "--json", "--interval", "0.5", "--key", key, url]);
         let load: serde_json::Value = serde_json::from_str(&load).expect("it is JSON");
         load["files"].as_array().expect("a list").clone()
     };
     let options = weft_client::OpenOptions::new().create(true).read(true).write(true);
-    let small = writer.open("/small", &options).expect("it can be made");
+    let small = writer.open("/sm\u{1b}all", &options).expect("it can be made");
     let large = writer.open("/large", &options.clone().striped(true)).expect("it can be made");
     small.write_at(b"little", 0).expect("there is room");
     large.write_at(&[7; 1 << 20], 0).expect("there is room");
@@ -261,9 +278,10 @@ fn load_is_shown_line_by_line_and_live() {
             file.unwrap_or_else(|| panic!("{path}: {files:?}")).clone()
         };
         assert!(load("/large")["read_bytes_per_s"].as_f64() > Some(1e6), "{files:?}");
-        assert!(load("/small")["written_bytes_per_s"].as_f64() > Some(10.0), "{files:?}");
+        assert!(load("/sm\u{1b}all")["written_bytes_per_s"].as_f64() > Some(10.0), "{files:?}");
         assert_eq!(files[0]["path"], "/large", "it is the busiest");
-        assert!(shown.contains("/large") && shown.contains("/small"), "{shown}");
+        assert!(shown.contains("/large") && shown.contains("/sm"), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "a name of a file reaches the terminal: {shown:?}");
     });
     // What others do is for administrators.
     let issued = cluster.storage().join("issued.key").display().to_string();

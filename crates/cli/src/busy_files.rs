@@ -13,7 +13,7 @@ use weft_wire::limits::FIND_INODES_MAX;
 use weft_wire::messages::{BusyInode, NamePlace, StatusReply};
 
 /// So many bytes are as much load as a request.
-const BYTES_PER_LOAD: f64 = 65_536.0;
+pub const BYTES_PER_LOAD: f64 = 65_536.0;
 /// How long paths are looked for at each look.
 const FIND_TIME: Duration = Duration::from_millis(300);
 /// After this time paths are looked for anew: files are renamed.

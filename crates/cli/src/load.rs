@@ -1,20 +1,37 @@
 //! The load of a file system: two looks at what its servers have counted, and the rates between them.
 
 use crate::busy_files::{self, FileLoad};
+use crate::gateway_state::GATEWAY_PROGRAM;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
-use weft_client::Client;
+use weft_cli_common::output;
+use weft_client::{Client, ErrorKind};
 use weft_wire::Op;
-use weft_wire::messages::{CLOCK_GAUGE, StatusReply};
+use weft_wire::messages::{
+    CLOCK_GAUGE, ClientInfo, ClientUse, EndedUse, ServerInfo, StatusReply, acts_for, server_role,
+};
 
 /// What all servers had counted at a moment.
 pub struct Look {
     at: Instant,
     /// When servers were asked and had answered, in microseconds since 1970.
     asked_us: (u64, u64),
-    /// In order: metadata servers first. Or why one does not answer.
-    servers: Vec<(String, Result<StatusReply, String>)>,
+    /// In order: metadata servers first.
+    servers: Vec<Answer>,
+}
+
+/// The answer of a server.
+pub struct Answer {
+    /// Its name.
+    pub name: String,
+    /// "meta" or "io".
+    pub role: &'static str,
+    /// Its address.
+    pub address: String,
+    /// Its status, or why it does not answer.
+    pub status: Result<StatusReply, String>,
 }
 
 /// See [`Look::clock_offset_s`]; the status was asked for and received at these microseconds since 1970.
@@ -44,10 +61,7 @@ impl Look {
         Look {
             at,
             asked_us: (asked_us, weft_host::unix_us()),
-            servers: servers
-                .into_iter()
-                .map(|(server, answer)| (server.name, answer.map_err(|error| error.to_string())))
-                .collect(),
+            servers: servers.into_iter().map(Answer::of).collect(),
         }
     }
 
@@ -57,14 +71,45 @@ impl Look {
         clock_offset_s(self.asked_us, status)
     }
 
-    /// Whether any server has answered.
-    pub fn has_any(&self) -> bool {
-        self.servers.iter().any(|(_, answer)| answer.is_ok())
+    /// The servers that have answered, and what they say.
+    fn answers(&self) -> impl Iterator<Item = (&str, &StatusReply)> {
+        self.servers.iter().filter_map(|answer| Some((answer.name.as_str(), answer.status.as_ref().ok()?)))
     }
 
-    /// What each server has said, or why it does not.
-    pub fn servers(&self) -> &[(String, Result<StatusReply, String>)] {
+    /// Whether any server has answered.
+    pub fn has_any(&self) -> bool {
+        self.servers.iter().any(|answer| answer.status.is_ok())
+    }
+
+    /// What each server has said.
+    pub fn servers(&self) -> &[Answer] {
         &self.servers
+    }
+}
+
+impl Answer {
+    fn of((server, status): (ServerInfo, weft_client::Result<StatusReply>)) -> Answer {
+        Answer {
+            role: if server.role == server_role::META { "meta" } else { "io" },
+            address: server.address().to_owned(),
+            status: status.map_err(|error| cause_of(error.kind(), error.detail())),
+            name: server.name,
+        }
+    }
+}
+
+/// The system's words for connections that fail, which errors contain.
+const REASONS: [&str; 5] =
+    ["Connection refused", "No route to host", "Network is unreachable", "timed out", "Permission denied"];
+
+/// Why a server does not answer, in a few words; empty if there is no more to say of it.
+fn cause_of(kind: ErrorKind, detail: &str) -> String {
+    match kind {
+        ErrorKind::Unreachable => {
+            let reason = REASONS.iter().find(|reason| detail.contains(*reason));
+            reason.map_or(String::new(), |reason| reason.to_lowercase())
+        }
+        _ => detail.to_owned(),
     }
 }
 
@@ -73,7 +118,7 @@ impl Look {
 pub struct ServerLoad {
     /// Its name.
     pub server: String,
-    /// "meta" or "io"; empty if it does not answer.
+    /// "meta" or "io".
     pub role: String,
     /// Whether it answers.
     pub up: bool,
@@ -93,6 +138,22 @@ pub struct ServerLoad {
     pub clients: u32,
     /// What is free on its disk.
     pub free_bytes: u64,
+    /// Size of its disk.
+    pub space_bytes: u64,
+    /// The first server that has the same disk, if it is another one.
+    pub on_disk_of: Option<String>,
+    /// See [`StatusReply::disk_id`].
+    #[serde(skip)]
+    pub disk_id: [u8; 16],
+}
+
+/// Space of disks, each counted once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Capacity {
+    /// Size of all of them.
+    pub space_bytes: u64,
+    /// Free space on all of them.
+    pub free_bytes: u64,
 }
 
 /// What a client did at all servers, per second.
@@ -106,8 +167,54 @@ pub struct ClientLoad {
     pub process_id: u32,
     /// How it is connected.
     pub transport: String,
+    /// The user, in words: see [`user_of`].
+    pub user: String,
+    /// The name of its key; empty if it has none.
+    pub key: String,
     /// Requests to all servers.
     pub requests_per_s: f64,
+    /// Bytes of files that it read.
+    pub read_bytes_per_s: f64,
+    /// Bytes of files that it wrote.
+    pub written_bytes_per_s: f64,
+}
+
+/// What the servers do among each other, and this command at them, per second.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct InternalLoad {
+    /// Connections, at all servers.
+    pub connections: u32,
+    /// Requests on them.
+    pub requests_per_s: f64,
+    /// Bytes of files that were read by them.
+    pub read_bytes_per_s: f64,
+    /// Bytes of files that were written by them.
+    pub written_bytes_per_s: f64,
+}
+
+impl InternalLoad {
+    /// The words for it in tables.
+    pub const WORDS: &str = "internal: servers, this command";
+}
+
+/// What clients of a user did, per second, that have ended by now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EndedLoad {
+    /// As of [`ClientLoad`].
+    pub user: String,
+    /// The name of their key; empty if they had none.
+    pub key: String,
+    /// Requests to all servers.
+    pub requests_per_s: f64,
+    /// Bytes of files that they read.
+    pub read_bytes_per_s: f64,
+    /// Bytes of files that they wrote.
+    pub written_bytes_per_s: f64,
+}
+
+impl EndedLoad {
+    /// The words for it in tables.
+    pub const WORDS: &str = "clients that have ended";
 }
 
 /// Between two looks.
@@ -119,6 +226,10 @@ pub struct Load {
     pub servers: Vec<ServerLoad>,
     /// By client, the busiest first.
     pub clients: Vec<ClientLoad>,
+    /// Of clients that have ended meanwhile, the busiest first.
+    pub ended: Vec<EndedLoad>,
+    /// Of connections that are no client's.
+    pub internal: InternalLoad,
     /// By file, the busiest first.
     pub files: Vec<FileLoad>,
 }
@@ -127,26 +238,20 @@ impl Load {
     /// What was done between two looks. A server that was restarted meanwhile counts from its start.
     pub fn between(first: &Look, second: &Look) -> Load {
         let seconds = second.at.duration_since(first.at).as_secs_f64().max(1e-9);
-        let before: HashMap<&str, &StatusReply> = first
-            .servers
-            .iter()
-            .filter_map(|(name, status)| Some((name.as_str(), status.as_ref().ok()?)))
-            .collect();
+        let before: HashMap<&str, &StatusReply> = first.answers().collect();
         let before_of = |name: &str, now: &StatusReply| {
             before.get(name).copied().filter(|before| before.process_id == now.process_id)
         };
-        let servers = second.servers.iter().map(|(name, status)| match status {
-            Err(_) => ServerLoad::of_none(name),
-            Ok(now) => ServerLoad::between(before_of(name, now), now, seconds),
-        });
-        let answers = second.servers.iter().filter_map(|(name, status)| Some((name, status.as_ref().ok()?)));
-        let pairs: Vec<_> = answers.map(|(name, now)| (before_of(name, now), now)).collect();
-        Load {
-            seconds,
-            servers: servers.collect(),
-            clients: clients_between(first, second, seconds),
-            files: busy_files::between(&pairs, seconds),
-        }
+        let of_server = |answer: &Answer| match &answer.status {
+            Err(_) => ServerLoad { role: answer.role.into(), ..ServerLoad::of_none(&answer.name) },
+            Ok(now) => ServerLoad::between(before_of(&answer.name, now), now, seconds),
+        };
+        let mut servers: Vec<ServerLoad> = second.servers.iter().map(of_server).collect();
+        let pairs: Vec<_> = second.answers().map(|(name, now)| (before_of(name, now), now)).collect();
+        name_shared_disks(&mut servers);
+        let (clients, internal) = clients_between(first, second, seconds);
+        let ended = ended_between(first, second, seconds);
+        Load { seconds, servers, clients, ended, internal, files: busy_files::between(&pairs, seconds) }
     }
 
     /// All servers together.
@@ -160,10 +265,38 @@ impl Load {
             total.processors += server.processors;
             total.active_requests += server.active_requests;
             total.clients = total.clients.max(server.clients);
-            total.free_bytes += server.free_bytes;
             total.up |= server.up;
         }
+        let all = self.capacity_of(|_| true);
+        (total.space_bytes, total.free_bytes) = (all.space_bytes, all.free_bytes);
         total
+    }
+
+    /// The space for the data of files: disks of I/O servers.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity_of(|server| server.role == "io")
+    }
+
+    fn capacity_of(&self, counts: impl Fn(&ServerLoad) -> bool) -> Capacity {
+        let (mut all, mut counted) = (Capacity::default(), HashSet::new());
+        for server in self.servers.iter().filter(|server| server.up && counts(server)) {
+            if server.disk_id == [0; 16] || counted.insert(server.disk_id) {
+                all.space_bytes += server.space_bytes;
+                all.free_bytes += server.free_bytes;
+            }
+        }
+        all
+    }
+}
+
+/// Notes which servers have the disk of an earlier one.
+fn name_shared_disks(servers: &mut [ServerLoad]) {
+    let mut first: HashMap<[u8; 16], String> = HashMap::new();
+    for server in servers.iter_mut().filter(|server| server.up && server.disk_id != [0; 16]) {
+        match first.entry(server.disk_id) {
+            Entry::Occupied(other) => server.on_disk_of = Some(other.get().clone()),
+            Entry::Vacant(place) => drop(place.insert(server.server.clone())),
+        }
     }
 }
 
@@ -181,6 +314,9 @@ impl ServerLoad {
             active_requests: 0,
             clients: 0,
             free_bytes: 0,
+            space_bytes: 0,
+            on_disk_of: None,
+            disk_id: [0; 16],
         }
     }
 
@@ -215,43 +351,176 @@ impl ServerLoad {
             active_requests: now.active_requests,
             clients: now.clients,
             free_bytes: now.free_bytes,
+            space_bytes: now.space_bytes,
+            on_disk_of: None,
+            disk_id: now.disk_id.0,
         }
     }
 }
 
-fn clients_between(first: &Look, second: &Look, seconds: f64) -> Vec<ClientLoad> {
-    let mut requests: HashMap<(&str, [u8; 16]), u64> = HashMap::new();
-    let listed = |look: &'_ Look| -> Vec<(String, weft_wire::messages::ClientInfo)> {
-        let of_server = |(name, status): &(String, Result<StatusReply, String>)| {
-            let clients = status.as_ref().map(|status| status.client_list.clone()).unwrap_or_default();
-            clients.into_iter().map(|client| (name.clone(), client)).collect::<Vec<_>>()
-        };
-        look.servers.iter().flat_map(of_server).collect()
-    };
-    let (before, after) = (listed(first), listed(second));
-    for (server, client) in &before {
-        requests.insert((server, client.session), client.requests);
+/// Counts of a client at a server: requests, bytes read, bytes written.
+type Done = [u64; 3];
+
+/// A client, as a server lists it. A server of an earlier version says nothing of its use.
+struct Listed<'a> {
+    server: &'a str,
+    info: &'a ClientInfo,
+    used: ClientUse,
+}
+
+impl Listed<'_> {
+    fn done(&self) -> Done {
+        [self.info.requests, self.used.read_bytes, self.used.written_bytes]
     }
-    let mut all: HashMap<[u8; 16], ClientLoad> = HashMap::new();
-    for (server, client) in &after {
-        // The list is made by the request that asks for it.
-        let known = requests.get(&(server.as_str(), client.session)).copied().unwrap_or(0);
-        let rate = client.requests.saturating_sub(known) as f64 / seconds;
-        let load = all.entry(client.session).or_insert_with(|| ClientLoad {
-            host: client.host.clone(),
-            program: client.program.clone(),
-            process_id: client.process_id,
-            transport: client.transport.clone(),
+
+    /// Whether it is a server, or this process.
+    fn is_internal(&self) -> bool {
+        match self.used.acts_for {
+            acts_for::SERVERS => true,
+            acts_for::UNKNOWN if self.info.program == SERVER_PROGRAM => true,
+            _ => self.info.process_id == std::process::id() && self.info.host == weft_host::name(),
+        }
+    }
+}
+
+/// What servers call themselves at each other.
+const SERVER_PROGRAM: &str = "weft server";
+
+/// The clients of a server, and what they did, as far as it says.
+pub fn clients_of(status: &StatusReply) -> impl Iterator<Item = (&ClientInfo, ClientUse)> {
+    let uses = status.client_uses.0.iter().cloned().chain(std::iter::repeat(ClientUse::default()));
+    status.client_list.iter().zip(uses)
+}
+
+fn listed(look: &Look) -> Vec<Listed<'_>> {
+    let of_server =
+        |(server, status)| clients_of(status).map(move |(info, used)| Listed { server, info, used });
+    look.answers().flat_map(of_server).collect()
+}
+
+/// Servers whose list of clients was not whole.
+fn shortened(look: &Look) -> HashSet<&str> {
+    let is_short = |status: &StatusReply| (status.client_list.len() as u64) < u64::from(status.clients);
+    look.answers().filter(|(_, status)| is_short(status)).map(|(server, _)| server).collect()
+}
+
+fn clients_between(first: &Look, second: &Look, seconds: f64) -> (Vec<ClientLoad>, InternalLoad) {
+    let (before, was_short) = (listed(first), shortened(first));
+    let known: HashMap<(&str, [u8; 16]), Done> =
+        before.iter().map(|client| ((client.server, client.info.session), client.done())).collect();
+    let (mut all, mut internal) = (HashMap::<[u8; 16], ClientLoad>::new(), InternalLoad::default());
+    for client in &listed(second) {
+        let now = client.done();
+        let unknown = if was_short.contains(client.server) { now } else { [0; 3] };
+        let before = known.get(&(client.server, client.info.session)).copied().unwrap_or(unknown);
+        let rate = |at: usize| now[at].saturating_sub(before[at]) as f64 / seconds;
+        let [requests, read, written] = [rate(0), rate(1), rate(2)];
+        if client.is_internal() {
+            internal.connections += client.info.connections;
+            internal.requests_per_s += requests;
+            internal.read_bytes_per_s += read;
+            internal.written_bytes_per_s += written;
+            continue;
+        }
+        let load = all.entry(client.info.session).or_insert_with(|| ClientLoad {
+            host: client.info.host.clone(),
+            program: client.info.program.clone(),
+            process_id: client.info.process_id,
+            transport: client.info.transport.clone(),
+            user: user_of(&client.info.program, &client.used),
+            key: client.used.key.clone(),
             requests_per_s: 0.0,
+            read_bytes_per_s: 0.0,
+            written_bytes_per_s: 0.0,
         });
-        load.requests_per_s += rate;
+        load.requests_per_s += requests;
+        load.read_bytes_per_s += read;
+        load.written_bytes_per_s += written;
     }
     let mut all: Vec<ClientLoad> = all.into_values().collect();
     let key = |client: &ClientLoad| (client.host.clone(), client.process_id);
+    all.sort_by(|one, other| other.load().total_cmp(&one.load()).then_with(|| key(one).cmp(&key(other))));
+    (all, internal)
+}
+
+/// What servers have counted for clients that have ended, but for what these had done at the first look.
+fn ended_between(first: &Look, second: &Look, seconds: f64) -> Vec<EndedLoad> {
+    let now: HashSet<_> = listed(second).iter().map(|client| (client.server, client.info.session)).collect();
+    let mut old: HashMap<(&str, User), Done> = HashMap::new();
+    let mut add = |server, used: &ClientUse, done: Done| {
+        let sum = old.entry((server, whose(used))).or_default();
+        (0..3).for_each(|at| sum[at] += done[at]);
+    };
+    let before = listed(first);
+    for gone in before.iter().filter(|client| !now.contains(&(client.server, client.info.session))) {
+        add(gone.server, &gone.used, gone.done());
+    }
+    for (server, status) in first.answers() {
+        status.ended_uses.0.iter().for_each(|ended| add(server, &ended.by, done_of(ended)));
+    }
+    let mut all: HashMap<(String, String), EndedLoad> = HashMap::new();
+    for (server, status) in
+        second.answers().filter(|(server, _)| first.answers().any(|(one, _)| one == *server))
+    {
+        for ended in status.ended_uses.0.iter().filter(|ended| ended.by.acts_for != acts_for::SERVERS) {
+            let (now, old) =
+                (done_of(ended), old.get(&(server, whose(&ended.by))).copied().unwrap_or_default());
+            let rate = |at: usize| now[at].saturating_sub(old[at]) as f64 / seconds;
+            let (user, key) = (user_of("", &ended.by), ended.by.key.clone());
+            let load = all.entry((user.clone(), key.clone())).or_insert(EndedLoad {
+                user,
+                key,
+                requests_per_s: 0.0,
+                read_bytes_per_s: 0.0,
+                written_bytes_per_s: 0.0,
+            });
+            load.requests_per_s += rate(0);
+            load.read_bytes_per_s += rate(1);
+            load.written_bytes_per_s += rate(2);
+        }
+    }
+    let mut all: Vec<EndedLoad> = all.into_values().filter(|load| load.requests_per_s > 0.0).collect();
     all.sort_by(|one, other| {
-        other.requests_per_s.total_cmp(&one.requests_per_s).then_with(|| key(one).cmp(&key(other)))
+        let bytes = |load: &EndedLoad| load.read_bytes_per_s + load.written_bytes_per_s;
+        bytes(other)
+            .total_cmp(&bytes(one))
+            .then_with(|| (&one.user, &one.key).cmp(&(&other.user, &other.key)))
     });
     all
+}
+
+/// For whom a client acts, its user, and the name of its key.
+type User = (u8, Option<u32>, String);
+
+fn whose(used: &ClientUse) -> User {
+    (used.acts_for, used.uid, used.key.clone())
+}
+
+fn done_of(ended: &EndedUse) -> Done {
+    [ended.requests, ended.by.read_bytes, ended.by.written_bytes]
+}
+
+impl ClientLoad {
+    fn load(&self) -> f64 {
+        self.requests_per_s + (self.read_bytes_per_s + self.written_bytes_per_s) / busy_files::BYTES_PER_LOAD
+    }
+}
+
+/// Programs that act for all users of a host begin their names so.
+pub const MOUNT_PROGRAM: &str = "weft mount ";
+
+/// The user of a client, in words: its name on this host or its number; "any user" of a client that acts for all users and does not
+/// say for which; "server" of one; empty if the server does not say.
+pub fn user_of(program: &str, used: &ClientUse) -> String {
+    let for_many = [MOUNT_PROGRAM, GATEWAY_PROGRAM].iter().any(|many| program.starts_with(many));
+    match (used.acts_for, used.uid) {
+        (acts_for::UNKNOWN, _) => String::new(),
+        (acts_for::SERVERS, _) => "server".into(),
+        (acts_for::ONE_USER, Some(uid)) => output::user_name(uid),
+        (_, Some(uid)) if !for_many => output::user_name(uid),
+        (acts_for::ALL_BUT_ROOT, _) => "any user but root".into(),
+        _ => "any user".into(),
+    }
 }
 
 #[cfg(test)]
@@ -278,6 +547,12 @@ mod tests {
         }
     }
 
+    fn answer(name: &str, status: Option<StatusReply>) -> Answer {
+        let named = |status| StatusReply { name: name.into(), ..status };
+        let status = status.map(named).ok_or("it is down".into());
+        Answer { name: name.into(), role: "io", address: "a:1".into(), status }
+    }
+
     #[test]
     fn a_clock_is_off_only_as_far_as_the_time_of_the_request_does_not_explain_it() {
         let look = Look { at: Instant::now(), asked_us: (5_000_000, 6_000_000), servers: Vec::new() };
@@ -298,7 +573,7 @@ mod tests {
         let look = |after_s: u64, status: Option<StatusReply>| Look {
             at: now + Duration::from_secs(after_s),
             asked_us: (5_000_000, 6_000_000),
-            servers: vec![("io0".into(), status.ok_or("it is down".into()))],
+            servers: vec![answer("io0", status)],
         };
         let first = look(0, Some(status(1, &[(Op::Read, 10, 4096)])));
         let second =
@@ -315,5 +590,148 @@ mod tests {
         );
         let gone = Load::between(&restarted, &look(4, None));
         assert!(!gone.servers[0].up && !gone.total().up);
+    }
+    /// Two looks, 2 seconds apart.
+    fn looks(first: Vec<Answer>, second: Vec<Answer>) -> [Look; 2] {
+        let now = Instant::now();
+        let look = |at, servers| Look { at, asked_us: (0, 0), servers };
+        [look(now, first), look(now + Duration::from_secs(2), second)]
+    }
+
+    #[test]
+    fn a_disk_that_servers_share_counts_once() {
+        let on = |disk: u8, role: &str| StatusReply {
+            role: role.into(),
+            disk_id: weft_wire::Added([disk; 16]),
+            space_bytes: 100,
+            free_bytes: 30,
+            ..status(1, &[])
+        };
+        let servers = |_| {
+            [("meta0", 1, "meta"), ("io0", 1, "io"), ("io1", 1, "io"), ("io2", 2, "io"), ("io3", 0, "io")]
+                .map(|(name, disk, role)| answer(name, Some(on(disk, role))))
+                .into()
+        };
+        let [first, second] = looks(servers(0), servers(1));
+        let load = Load::between(&first, &second);
+        let shared: Vec<_> = load.servers.iter().map(|server| server.on_disk_of.as_deref()).collect();
+        assert_eq!(shared, [None, Some("meta0"), Some("meta0"), None, None]);
+        assert_eq!(load.capacity(), Capacity { space_bytes: 300, free_bytes: 90 });
+        assert_eq!(load.total().free_bytes, 90);
+    }
+
+    fn client(name: u8, program: &str, requests: u64, used: ClientUse) -> (ClientInfo, ClientUse) {
+        let info = ClientInfo {
+            session: [name; 16],
+            host: "node".into(),
+            program: program.into(),
+            process_id: name.into(),
+            transport: "tcp".into(),
+            connections: 2,
+            requests,
+        };
+        (info, used)
+    }
+
+    fn used(acts_for: u8, uid: Option<u32>, read_bytes: u64, written_bytes: u64) -> ClientUse {
+        ClientUse { acts_for, uid, key: String::new(), read_bytes, written_bytes }
+    }
+
+    fn serving(clients: Vec<(ClientInfo, ClientUse)>) -> StatusReply {
+        let count = clients.len() as u32;
+        let (client_list, uses) = clients.into_iter().unzip();
+        let client_uses = weft_wire::Added(uses);
+        StatusReply { client_list, client_uses, clients: count, ..status(1, &[]) }
+    }
+
+    #[test]
+    fn clients_have_users_and_bytes_and_what_is_internal_is_one_row() {
+        let own = |requests| {
+            let (mut info, used) = client(9, "weft", requests, used(acts_for::ALL, Some(0), 0, 0));
+            (info.host, info.process_id) = (weft_host::name(), std::process::id());
+            (info, used)
+        };
+        let user = |read, written| used(acts_for::ONE_USER, Some(4_000_000_000), read, written);
+        let before = serving(vec![
+            client(1, "job", 10, user(1 << 20, 0)),
+            client(3, "weft server", 5, used(acts_for::SERVERS, None, 0, 0)),
+            own(1),
+        ]);
+        let after = serving(vec![
+            client(1, "job", 14, user(3 << 20, 2 << 20)),
+            client(2, "weft mount /mnt", 2, used(acts_for::ALL, Some(0), 0, 4096)),
+            client(3, "weft server", 15, used(acts_for::SERVERS, None, 0, 512)),
+            own(3),
+        ]);
+        let [first, second] = looks(vec![answer("io0", Some(before))], vec![answer("io0", Some(after))]);
+        let load = Load::between(&first, &second);
+        let seen: Vec<_> = load
+            .clients
+            .iter()
+            .map(|client| (client.program.as_str(), client.user.as_str(), client.requests_per_s))
+            .collect();
+        assert_eq!(seen, [("job", "4000000000", 2.0), ("weft mount /mnt", "any user", 1.0)]);
+        assert_eq!(load.clients[0].read_bytes_per_s, 1_048_576.0);
+        assert_eq!(load.clients[0].written_bytes_per_s, 1_048_576.0);
+        assert_eq!(load.clients[1].written_bytes_per_s, 2048.0);
+        let internal = InternalLoad {
+            connections: 4,
+            requests_per_s: 6.0,
+            read_bytes_per_s: 0.0,
+            written_bytes_per_s: 256.0,
+        };
+        assert_eq!(load.internal, internal);
+    }
+
+    #[test]
+    fn a_client_that_was_not_in_a_list_that_was_not_whole_did_not_do_all_of_it_now() {
+        let entry = |requests| client(1, "job", requests, used(acts_for::ALL, None, requests << 20, 0));
+        let short = StatusReply { clients: 1000, ..serving(Vec::new()) };
+        let [first, second] =
+            looks(vec![answer("io0", Some(short))], vec![answer("io0", Some(serving(vec![entry(1 << 30)])))]);
+        assert_eq!(Load::between(&first, &second).clients[0].requests_per_s, 0.0);
+    }
+
+    #[test]
+    fn what_clients_did_that_have_ended_is_their_users() {
+        let user = |read_bytes| used(acts_for::ONE_USER, Some(4_000_000_000), read_bytes, 0);
+        let ended = |read_bytes, requests| EndedUse { by: user(read_bytes), requests };
+        let with_ended =
+            |clients, ended| StatusReply { ended_uses: weft_wire::Added(vec![ended]), ..serving(clients) };
+        // One of 100 bytes had ended before; of that with 1000 bytes 200 are new, and one came and ended with 300.
+        let before = with_ended(vec![client(1, "job", 10, user(1000))], ended(100, 4));
+        let after = with_ended(Vec::new(), ended(100 + 1200 + 300, 4 + 12 + 2));
+        let [first, second] = looks(vec![answer("io0", Some(before))], vec![answer("io0", Some(after))]);
+        let expected = EndedLoad {
+            user: "4000000000".into(),
+            key: String::new(),
+            requests_per_s: 2.0,
+            read_bytes_per_s: 250.0,
+            written_bytes_per_s: 0.0,
+        };
+        assert_eq!(Load::between(&first, &second).ended, [expected]);
+        assert_eq!(Load::between(&second, &second).ended, [], "long ago");
+    }
+
+    #[test]
+    fn a_cause_is_said_if_there_is_one() {
+        let of = |detail| cause_of(ErrorKind::Unreachable, detail);
+        let long =
+            "connect: server io1: cannot connect to server a:1: Connection refused (os error 111); check";
+        assert_eq!(of(long), "connection refused");
+        assert_eq!(of("it did not come back within 0 ms; last: it does not answer others"), "");
+        assert_eq!(cause_of(ErrorKind::Untrusted, "it is no Weft server"), "it is no Weft server");
+    }
+
+    #[test]
+    fn users_are_named_as_far_as_they_are_known() {
+        let of = |program: &str, acts: u8, uid| user_of(program, &used(acts, uid, 0, 0));
+        assert_eq!(of("job", acts_for::ONE_USER, Some(0)), "root");
+        assert_eq!(of("weft", acts_for::ALL, Some(0)), "root", "the kernel says so");
+        assert_eq!(of("weft mount /m", acts_for::ALL, Some(0)), "any user");
+        assert_eq!(of("NFS gateway nfs0", acts_for::ALL, None), "any user");
+        assert_eq!(of("weft mount /m", acts_for::ALL_BUT_ROOT, None), "any user but root");
+        assert_eq!(of("weft server", acts_for::SERVERS, None), "server");
+        assert_eq!(of("job", acts_for::UNKNOWN, None), "", "an earlier version");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::stats::parse_seconds;
 use crate::busy_files::Paths;
-use crate::dashboard::{self, Data, Gate, History, Point};
-use crate::doctor::system::{ServerState, SystemFacts, states};
+use crate::dashboard::{self, Data, Gate, History};
+use crate::doctor::system::{SystemFacts, states};
 use crate::load::{Load, Look};
 use anyhow::{Context, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,13 +34,13 @@ pub struct Args {
     /// The file system.
     #[arg(value_name = "URL", env = "WEFT_URL")]
     url: String,
-    /// Where to listen. A name here is one that browsers may use.
+    /// Where to listen; if HOST is a name, browsers may use it.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7480")]
     listen: String,
     /// Seconds between two looks at the servers.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0, value_parser = parse_seconds)]
     interval: f64,
-    /// How many hours are remembered.
+    /// How many hours are remembered: at most 4320 points, each of one look or the mean of several.
     #[arg(long, value_name = "HOURS", default_value_t = 6.0, value_parser = parse_hours)]
     hours: f64,
     #[command(flatten)]
@@ -64,17 +64,17 @@ pub fn run(args: Args) -> Result<()> {
         interval_s: args.interval,
         before: Look::at(&client),
         paths: Paths::new(),
-        history: History::of_hours(args.hours),
+        history: History::of_hours(args.hours, args.interval),
         client,
     };
-    let mut wait = Duration::from_millis(200);
-    let set = |watch: &mut Watch| {
-        let data = watch.look()?;
+    let set = |watch: &mut Watch, intervals: u64| {
+        let data = watch.look(intervals)?;
         *text.lock().unwrap_or_else(PoisonError::into_inner) = data;
         anyhow::Ok(())
     };
-    std::thread::sleep(wait);
-    set(&mut watch)?;
+    std::thread::sleep(FIRST_WAIT);
+    let mut clock = Clock::new(Duration::from_secs_f64(args.interval));
+    set(&mut watch, 1)?;
     let (served, gate) = (text.clone(), Arc::new(Gate::new(&args.listen)?));
     let gate_of_pages = gate.clone();
     let find = move |request: &Request| {
@@ -85,10 +85,34 @@ pub fn run(args: Args) -> Result<()> {
         Endpoint::serve(&args.listen, find).with_context(|| format!("cannot listen at {}", args.listen))?;
     output::print_line(gate.url(endpoint.address()))?;
     loop {
-        let begun = Instant::now();
+        let (wait, intervals) = clock.next(Instant::now());
         std::thread::sleep(wait);
-        set(&mut watch)?;
-        wait = Duration::from_secs_f64(args.interval).saturating_sub(begun.elapsed() - wait);
+        set(&mut watch, intervals)?;
+    }
+}
+
+/// The time between the first two looks, after which there is something to show.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+
+/// Moments of the same distance.
+struct Clock {
+    last: Instant,
+    interval: Duration,
+}
+
+impl Clock {
+    /// From now on.
+    fn new(interval: Duration) -> Clock {
+        Clock { last: Instant::now(), interval }
+    }
+
+    /// How long it is from `now` to the next moment, and how many intervals that is after the last one: more than one where a look
+    /// took longer.
+    fn next(&mut self, now: Instant) -> (Duration, u64) {
+        let passed = now.saturating_duration_since(self.last).as_nanos() / self.interval.as_nanos().max(1);
+        let intervals = u32::try_from(passed).unwrap_or(u32::MAX - 1) + 1;
+        self.last += self.interval * intervals;
+        (self.last.saturating_duration_since(now), intervals.into())
     }
 }
 
@@ -103,15 +127,15 @@ struct Watch {
 }
 
 impl Watch {
-    /// Asks all servers, and says what the page shows then.
-    fn look(&mut self) -> Result<String> {
+    /// Asks all servers, and says what the page shows then. The last look was that many intervals ago.
+    fn look(&mut self, intervals: u64) -> Result<String> {
+        let now_ms = weft_host::unix_us() / 1000;
         let now = Look::at(&self.client);
         let mut load = Load::between(&self.before, &now);
         self.paths.fill(&self.client, &mut load.files);
         let states = states(&self.client, &now, 1);
         self.before = now;
-        let now_s = weft_host::unix_s();
-        self.history.add(point(now_s, &load, &states));
+        self.history.add(now_ms, intervals, dashboard::point(&load, &states));
         let servers = dashboard::servers(&load, &states);
         let facts = SystemFacts {
             url: self.url.clone(),
@@ -120,33 +144,34 @@ impl Watch {
         };
         Ok(serde_json::to_string(&Data {
             url: &self.url,
-            now_s,
+            now_ms,
             interval_s: self.interval_s,
+            now: self.history.now(),
+            capacity: load.capacity(),
             servers,
             clients: dashboard::busiest(&load),
             clients_count: load.clients.len(),
+            ended: load.ended,
+            internal: load.internal,
             files: load.files.into_iter().take(FIND_INODES_MAX).collect(),
             alarms: dashboard::alarms(&facts),
-            history: &self.history,
+            history: self.history.series(),
         })?)
     }
 }
 
-fn point(at_s: u64, load: &Load, states: &[ServerState]) -> Point {
-    let total = load.total();
-    let slowest = |role: &str| {
-        let of_role =
-            states.iter().filter(|state| state.status.as_ref().is_ok_and(|status| status.role == role));
-        let times = of_role.filter_map(|state| state.round_trip).map(|time| time.as_secs_f64() * 1e6);
-        times.fold(0.0, f64::max)
-    };
-    Point {
-        at_s,
-        operations_per_s: total.operations_per_s,
-        errors_per_s: total.errors_per_s,
-        read_bytes_per_s: total.read_bytes_per_s,
-        written_bytes_per_s: total.written_bytes_per_s,
-        meta_us: slowest("meta"),
-        io_us: slowest("io"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_on_a_grid_whatever_they_take() {
+        let start = Instant::now();
+        let mut clock = Clock { last: start, interval: Duration::from_secs(5) };
+        let mut next = |after_ms| clock.next(start + Duration::from_millis(after_ms));
+        assert_eq!(next(300), (Duration::from_millis(4700), 1));
+        assert_eq!(next(5000), (Duration::from_secs(5), 1));
+        assert_eq!(next(22_000), (Duration::from_secs(3), 3), "it took 12 s");
+        assert_eq!(next(25_000), (Duration::from_secs(5), 1));
     }
 }

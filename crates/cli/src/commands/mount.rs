@@ -1,5 +1,6 @@
 //! `weft mount`
 
+use crate::load::MOUNT_PROGRAM;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -186,8 +187,12 @@ pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?.tidied();
     let connections = Connections::new(&args.connect);
     let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
-    options.connect =
-        ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, hard: args.hard, ..connections.options()? };
+    options.connect = ConnectOptions {
+        retry_timeout_ms: args.retry_timeout_ms,
+        hard: args.hard,
+        program: Some(format!("{MOUNT_PROGRAM}{}", args.dir.display())),
+        ..connections.options()?
+    };
     options.background = !args.foreground;
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;

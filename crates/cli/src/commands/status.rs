@@ -4,7 +4,7 @@ use crate::adapters;
 use crate::exit::Failures;
 use crate::gateway_state::GATEWAY_PROGRAM;
 use crate::hosts;
-use crate::load::clock_offset_s;
+use crate::load::{clients_of, clock_offset_s, user_of};
 use crate::time_text::duration;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::Op;
 use weft_wire::limits::CLOCK_SKEW_S_MAX;
-use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
+use weft_wire::messages::{ClientInfo, ClientUse, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
 
 /// Shows the servers of a file system: role, address, load, memory, space, and the transport to each from
 /// here.
@@ -26,8 +26,8 @@ use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusRepl
 /// It names the NFS gateways that are connected (`weft nfs status` says more of them).
 ///
 /// With --verbose it also shows processor time, memory, durability and disk of each server, the RDMA adapters in
-/// use, here and on the servers, and why RDMA is not used. With --clients it lists the clients of each server
-/// and how they are connected.
+/// use, here and on the servers, and why RDMA is not used. With --clients it lists the clients of each server,
+/// their users, how they are connected, and how much they have read and written.
 ///
 /// With --dir it shows the processes of a cluster on this machine: which servers run, as which process, since
 /// when, and how often each was restarted. This needs no server and no key. Of a cluster that `weft up --hosts`
@@ -333,18 +333,32 @@ fn print_operations(rows: &[Row]) -> Result<()> {
 }
 
 fn print_clients(rows: &[Row]) -> Result<()> {
-    let headings = ["server", "client", "program", "process", "transport", "connections", "requests"];
-    let mut table = output::table(&headings, &[3, 5, 6]);
+    let headings = [
+        "server",
+        "host",
+        "program",
+        "user",
+        "process",
+        "transport",
+        "connections",
+        "requests",
+        "read",
+        "written",
+    ];
+    let mut table = output::table(&headings, &[4, 6, 7, 8, 9]);
     for row in rows {
-        for client in row.status.iter().flat_map(|status| &status.client_list) {
+        for (client, used) in row.status.iter().flat_map(clients_of) {
             table.add_row([
                 row.name.clone(),
                 output::visible(&client.host),
                 output::visible(&client.program),
+                user_of(&client.program, &used),
                 client.process_id.to_string(),
                 output::visible(&client.transport),
                 client.connections.to_string(),
                 client.requests.to_string(),
+                size::format_bytes(used.read_bytes),
+                size::format_bytes(used.written_bytes),
             ]);
         }
     }
@@ -379,7 +393,7 @@ fn as_json(row: &Row) -> Value {
         "sync": status.sync_mode,
         "active_requests": status.active_requests,
         "clients": status.clients,
-        "client_list": status.client_list.iter().map(client_json).collect::<Vec<_>>(),
+        "client_list": clients_of(status).map(client_json).collect::<Vec<_>>(),
         "operations": operations.collect::<Vec<_>>(),
         "gauges": gauges_json(&status.gauges),
         "rdma": rdma_json(&status.rdma),
@@ -412,14 +426,19 @@ fn rdma_json(rdma: &RdmaStatus) -> Value {
     })
 }
 
-fn client_json(client: &ClientInfo) -> Value {
+fn client_json((client, used): (&ClientInfo, ClientUse)) -> Value {
     json!({
         "host": client.host,
         "program": client.program,
+        "user": user_of(&client.program, &used),
+        "uid": used.uid,
+        "key": used.key,
         "pid": client.process_id,
         "transport": client.transport,
         "connections": client.connections,
         "requests": client.requests,
+        "read_bytes": used.read_bytes,
+        "written_bytes": used.written_bytes,
     })
 }
 

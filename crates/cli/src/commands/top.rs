@@ -2,7 +2,7 @@
 
 use super::stats::parse_seconds;
 use crate::busy_files::Paths;
-use crate::load::{Load, Look};
+use crate::load::{EndedLoad, InternalLoad, Load, Look};
 use crate::terminal::Keys;
 use anyhow::{Result, bail};
 use std::io::{IsTerminal, Write};
@@ -21,6 +21,9 @@ const LINES_SHOWN: usize = 20;
 ///
 /// Servers count for the busiest inodes; their paths are looked for among all names, which takes a second for each
 /// million of files. Until then, and for files that were removed, the number of the inode is shown.
+///
+/// Connections of servers to each other, and those of this command, are one row: "internal". A mount or an NFS gateway
+/// acts for any user.
 ///
 /// The lists of clients and files take an administrator's key (`weft help keys`).
 #[derive(Debug, clap::Args)]
@@ -80,22 +83,24 @@ pub fn run(args: Args) -> Result<()> {
         }
         if let Some(load) = &shown {
             print!("\x1b[H\x1b[J");
-            // Headings and empty lines take eight.
-            let left = keys.rows().saturating_sub(load.servers.len() + 8);
-            show(&place.url, load, by_load, (left / 2).max(1))?;
+            // Headings, empty lines and the internal connections take nine.
+            let left = keys.rows().saturating_sub(load.servers.len() + 9);
+            show(&place.url, load, by_load, (left / 3).max(1))?;
         }
     }
 }
 
 fn show(url: &str, load: &Load, by_load: bool, lines: usize) -> Result<()> {
     let mut out = output::stdout();
-    let total = load.total();
+    let (total, capacity) = (load.total(), load.capacity());
     writeln!(
         out,
-        "{url}: {:.0} operations/s, {}/s read, {}/s written",
+        "{url}: {:.0} operations/s, {}/s read, {}/s written, {} free of {}",
         total.operations_per_s,
         size::format_bytes(total.read_bytes_per_s as u64),
-        size::format_bytes(total.written_bytes_per_s as u64)
+        size::format_bytes(total.written_bytes_per_s as u64),
+        size::format_bytes(capacity.free_bytes),
+        size::format_bytes(capacity.space_bytes)
     )?;
     out.flush()?;
     let headings =
@@ -120,28 +125,50 @@ fn show(url: &str, load: &Load, by_load: bool, lines: usize) -> Result<()> {
             server.active_requests.to_string(),
             format!("{:.2}", server.processors),
             server.clients.to_string(),
-            size::format_bytes(server.free_bytes),
+            match &server.on_disk_of {
+                Some(first) => format!("on {first}'s"),
+                None => size::format_bytes(server.free_bytes),
+            },
         ]);
     }
     output::print_table(&table)?;
-    let mut table = output::table(&["client", "host", "process", "transport", "requests/s"], &[4]);
+    let headings = ["client", "user", "host", "process", "transport", "requests/s", "read/s", "written/s"];
+    let mut table = output::table(&headings, &[3, 5, 6, 7]);
+    let rates = |requests: f64, read: f64, written: f64| {
+        let bytes = |bytes: f64| size::format_bytes(bytes as u64);
+        [format!("{requests:.0}"), bytes(read), bytes(written)]
+    };
     for client in load.clients.iter().take(lines) {
-        table.add_row([
-            client.program.clone(),
-            client.host.clone(),
+        let who = [
+            output::visible(&client.program),
+            client.user.clone(),
+            output::visible(&client.host),
             client.process_id.to_string(),
-            client.transport.clone(),
-            format!("{:.0}", client.requests_per_s),
-        ]);
+            output::visible(&client.transport),
+        ];
+        let used = rates(client.requests_per_s, client.read_bytes_per_s, client.written_bytes_per_s);
+        table.add_row(who.into_iter().chain(used));
     }
-    if !load.clients.is_empty() {
+    let none = String::new;
+    for ended in load.ended.iter().take(lines) {
+        let used = rates(ended.requests_per_s, ended.read_bytes_per_s, ended.written_bytes_per_s);
+        let who = [EndedLoad::WORDS.to_owned(), ended.user.clone(), none(), none(), none()];
+        table.add_row(who.into_iter().chain(used));
+    }
+    let internal = &load.internal;
+    if internal.connections > 0 {
+        let used = rates(internal.requests_per_s, internal.read_bytes_per_s, internal.written_bytes_per_s);
+        let who = [InternalLoad::WORDS.to_owned(), none(), none(), none(), none()];
+        table.add_row(who.into_iter().chain(used));
+    }
+    if !load.clients.is_empty() || internal.connections > 0 {
         println!();
         output::print_table(&table)?;
     }
     let mut table = output::table(&["file", "requests/s", "read/s", "written/s"], &[1, 2, 3]);
     for file in load.files.iter().take(lines) {
         table.add_row([
-            file.name(),
+            output::visible(&file.name()),
             format!("{:.0}", file.requests_per_s),
             size::format_bytes(file.read_bytes_per_s as u64),
             size::format_bytes(file.written_bytes_per_s as u64),

@@ -49,7 +49,7 @@ impl Gate {
         }
     }
 
-    /// What is answered to a request that may see nothing.
+    /// The reply to a request that may see nothing; `None` if it may see the page.
     pub fn refusal(&self, request: &Request) -> Option<Document> {
         let host = request.host.as_deref().map(host_of);
         if !host.is_some_and(|host| self.is_ours(host)) {

@@ -11,39 +11,47 @@ mod gate;
 mod history;
 
 pub use gate::Gate;
-pub use history::{History, Point};
+pub use history::{History, Point, Series};
 
 use crate::busy_files::FileLoad;
 use crate::doctor::system::{ServerState, SystemFacts};
 use crate::doctor::{Finding, Findings, Level};
-use crate::load::{ClientLoad, Load, ServerLoad};
+use crate::load::{Capacity, ClientLoad, EndedLoad, InternalLoad, Load, ServerLoad};
 use serde::Serialize;
 use weft_metrics::{Document, OK};
 
 /// Clients in the document, the busiest first.
 const CLIENTS_MAX: usize = 50;
 
-/// What the page shows.
+/// What the page shows. Everything in it is of the same look.
 #[derive(Debug, Serialize)]
 pub struct Data<'a> {
     /// The file system.
     pub url: &'a str,
-    /// When servers were asked, in seconds since 1970.
-    pub now_s: u64,
+    /// When servers were asked, in milliseconds since 1970.
+    pub now_ms: u64,
     /// Seconds between two looks.
     pub interval_s: f64,
+    /// All servers together; the last point of the history.
+    pub now: Point,
+    /// Space for the data of files.
+    pub capacity: Capacity,
     /// All servers.
     pub servers: Vec<Server>,
     /// The busiest clients.
     pub clients: Vec<ClientLoad>,
     /// All clients.
     pub clients_count: usize,
+    /// What clients did that have ended since the last look.
+    pub ended: Vec<EndedLoad>,
+    /// Connections that are no client's.
+    pub internal: InternalLoad,
     /// The busiest files.
     pub files: Vec<FileLoad>,
     /// What is not as it should be, the worst first.
     pub alarms: Vec<Finding>,
     /// The last hours.
-    pub history: &'a History,
+    pub history: Series,
 }
 
 /// A server.
@@ -52,8 +60,6 @@ pub struct Server {
     /// What it does.
     #[serde(flatten)]
     pub load: ServerLoad,
-    /// Size of its disk.
-    pub space_bytes: u64,
     /// Time since its start; 0 if it does not answer.
     pub uptime_ms: u64,
     /// Its version.
@@ -69,7 +75,6 @@ pub fn servers(load: &Load, states: &[ServerState]) -> Vec<Server> {
         let status = state.and_then(|state| state.status.as_ref().ok());
         Server {
             load: load.clone(),
-            space_bytes: status.map_or(0, |status| status.space_bytes),
             uptime_ms: status.map_or(0, |status| status.uptime_ms),
             version: status.map_or(String::new(), |status| status.version.clone()),
             round_trip_us: state.and_then(|state| state.round_trip).map(|time| time.as_secs_f64() * 1e6),
@@ -81,6 +86,23 @@ pub fn servers(load: &Load, states: &[ServerState]) -> Vec<Server> {
 /// The busiest clients.
 pub fn busiest(load: &Load) -> Vec<ClientLoad> {
     load.clients.iter().take(CLIENTS_MAX).cloned().collect()
+}
+
+/// All servers together.
+pub fn point(load: &Load, states: &[ServerState]) -> Point {
+    let total = load.total();
+    let slowest = |role: &str| {
+        let of_role = states.iter().filter(|state| state.role == role);
+        of_role.filter_map(|state| state.round_trip).map(|time| time.as_secs_f64() * 1e6).reduce(f64::max)
+    };
+    Point {
+        operations_per_s: total.operations_per_s,
+        errors_per_s: total.errors_per_s,
+        read_bytes_per_s: total.read_bytes_per_s,
+        written_bytes_per_s: total.written_bytes_per_s,
+        meta_us: slowest("meta"),
+        io_us: slowest("io"),
+    }
 }
 
 /// What `weft doctor` would say of the file system that is more than a note.

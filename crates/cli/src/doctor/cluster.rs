@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_cli_common::launch::is_elsewhere;
+use weft_cli_common::size::format_bytes;
 use weft_server::config::Member;
 use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, ServerConfig};
 
@@ -220,22 +221,23 @@ impl ClusterFacts {
     }
 }
 
-/// What the space of a server's disk means.
-pub(super) fn judge_space(name: &str, free: u64, all: u64, findings: &mut Findings) {
+/// What the space of a disk means, which these servers share, if they are several.
+pub(super) fn judge_space(servers: &str, free: u64, all: u64, findings: &mut Findings) {
     let percent = free.saturating_mul(100) / all.max(1);
-    let found = format!("{name}: {percent} % of its disk are free ({} MiB)", free >> 20);
+    let (left, size) = (format_bytes(free), format_bytes(all));
+    let found = format!("the disk of {servers} has {left} of {size} free ({percent} %)");
     match percent {
         0..=1 => findings.add(
             Level::Problem,
             "disk-space",
-            found,
-            "remove files, or add a server (weft server add); a full metadata server can make no file",
+            format!("{found}: writing fails when it is full"),
+            "remove files (weft du shows where they are), or add a server with a disk of its own (weft server add)",
         ),
         2..=9 => findings.add(
             Level::Warning,
             "disk-space",
             found,
-            "remove files, or add a server (weft server add)",
+            "remove files (weft du shows where they are), or add a server with a disk of its own (weft server add)",
         ),
         _ => findings.ok("disk-space", found),
     }

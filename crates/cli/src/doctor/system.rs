@@ -2,10 +2,11 @@
 
 use super::cluster::judge_space;
 use super::{Findings, Level};
-use crate::load::Look;
+use crate::load::{Answer, Look};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weft_cli_common::connections::Connections;
+use weft_cli_common::size::format_ns;
 use weft_client::{Client, Error, ErrorKind};
 use weft_wire::Status;
 use weft_wire::messages::StatusReply;
@@ -34,8 +35,12 @@ pub enum NoConnection {
 /// A server, as it says it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerState {
-    /// Its name and address.
+    /// Its name.
     pub name: String,
+    /// "meta" or "io".
+    pub role: &'static str,
+    /// Its address.
+    pub address: String,
     /// What it says, or why it does not.
     pub status: Result<StatusReply, String>,
     /// How it is reached, with the reason where a faster transport is not used.
@@ -82,6 +87,7 @@ impl SystemFacts {
         if !silent {
             findings.ok("servers", format!("all {} servers answer", servers.len()));
         }
+        judge_disks(servers, findings);
         judge_restarts(servers, findings);
         judge_transports(servers, findings);
         let lossy: Vec<&str> = servers
@@ -131,82 +137,145 @@ impl SystemFacts {
     }
 
     fn judge_server(&self, server: &ServerState, findings: &mut Findings) {
-        let name = &server.name;
+        let place = server.place();
         let status = match &server.status {
             Ok(status) => status,
             Err(error) => {
+                let (what, harm) = match server.role {
+                    "meta" => ("metadata server", "no file can be opened, created or listed"),
+                    _ => ("I/O server", "files with data on it cannot be read or written"),
+                };
+                let cause = if error.is_empty() { String::new() } else { format!(" ({error})") };
                 return findings.add(
                     Level::Problem,
                     "servers",
-                    format!("{name} does not answer: {error}"),
-                    "does it run (weft doctor --config FILE on its host), and is the way to it open?",
+                    format!("the {what} {place} does not answer{cause}: {harm} until it does"),
+                    "see on its host whether it runs and why not: weft doctor --config FILE; if it runs, check the network to it",
                 );
             }
         };
-        if status.version != self.version {
-            findings.add(
-                Level::Warning,
-                "versions",
-                format!("{name} is of version {}, this program of {}", status.version, self.version),
-                "finish the upgrade: servers one by one, then clients",
-            );
-        } else {
-            findings.ok("versions", format!("{name}: {}", status.version));
-        }
-        judge_space(name, status.free_bytes, status.space_bytes, findings);
-        let gauge =
-            |name: &str| status.gauges.iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value);
-        let damaged = gauge("sums_damaged").max(gauge("scrub_found"));
-        if damaged > 0 {
-            findings.add(
-                Level::Problem,
-                "damaged-data",
-                format!("{name} has {damaged} blocks of data that differ from what was written"),
-                "weft scrub lists the files: restore them, and have the disk checked",
-            );
-        }
-        let lost = gauge("lost_files");
-        if lost > 0 {
-            let files = if lost == 1 { "1 file".into() } else { format!("{lost} files") };
-            findings.add(
-                Level::Problem,
-                "lost-data",
-                format!("{name} has lost data of {files}"),
-                "weft fsck and weft scrub list them: restore them from a copy, and have the disk checked",
-            );
-        }
-        if gauge("stuck_requests") > 0 {
-            findings.add(
-                Level::Warning,
-                "stuck-requests",
-                format!("{name} has {} requests that do not end", gauge("stuck_requests")),
-                "its log names them and what they wait for (weft help logs)",
-            );
-        }
-        if gauge("slow_requests") > 0 {
-            findings.add(
-                Level::Note,
-                "slow-requests",
-                format!("{name} has had {} slow requests since it started", gauge("slow_requests")),
-                "its log says where the time went (weft help logs)",
-            );
-        }
+        self.judge_version(&place, &status.version, findings);
+        judge_data(&place, status, findings);
+        judge_requests(&place, status, findings);
         if let Some(offset) = server.clock_offset_s.filter(|offset| offset.abs() >= OFFSET_WARNING_S) {
             let level = if offset.abs() >= OFFSET_PROBLEM_S { Level::Problem } else { Level::Warning };
+            let side = if offset > 0.0 { "ahead of" } else { "behind" };
             findings.add(
                 level,
                 "clock-offset",
-                format!("the clock of {name} is {:.1} s {}", offset.abs(), if offset > 0.0 { "ahead" } else { "behind" }),
-                "have chrony or systemd-timesyncd keep the clocks of all hosts: keys and capabilities expire by them",
+                format!(
+                    "the clock of the host of {place} is {:.1} s {side} the clock of this host",
+                    offset.abs()
+                ),
+                "run chrony or systemd-timesyncd on all hosts: keys and open files expire by the clock",
             );
         }
         if let Some(round_trip) = server.round_trip {
-            let found = format!("{name}: {:.0} µs there and back", round_trip.as_secs_f64() * 1e6);
+            let took = format_ns(round_trip.as_nanos() as u64);
             match round_trip >= LATENCY_WARNING {
-                true => findings.add(Level::Warning, "latency", found, "is that the network you meant?"),
-                false => findings.ok("latency", found),
+                true => findings.add(
+                    Level::Warning,
+                    "latency",
+                    format!("{place} takes {took} to answer an empty request from this host"),
+                    "check the network to it (ping, ethtool) and the load of its host (top)",
+                ),
+                false => findings.ok("latency", format!("{}: {took} there and back", server.name)),
             }
         }
+    }
+
+    fn judge_version(&self, place: &str, version: &str, findings: &mut Findings) {
+        if version == self.version {
+            return findings.ok("versions", format!("{place} runs version {version}"));
+        }
+        findings.add(
+            Level::Warning,
+            "versions",
+            format!("{place} runs version {version}, and this program is of version {}", self.version),
+            "finish the upgrade: servers one by one, then clients",
+        );
+    }
+}
+
+impl ServerState {
+    /// Its name and where it is.
+    fn place(&self) -> String {
+        format!("{} at {}", self.name, self.address)
+    }
+}
+
+/// The gauge of this name; 0 without it.
+fn gauge(status: &StatusReply, name: &str) -> u64 {
+    status.gauges.iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value)
+}
+
+/// `1 block`, `2 blocks`.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Data that is damaged or missing.
+fn judge_data(place: &str, status: &StatusReply, findings: &mut Findings) {
+    let damaged = gauge(status, "sums_damaged").max(gauge(status, "scrub_found"));
+    if damaged > 0 {
+        let blocks = counted(damaged, "block");
+        findings.add(
+            Level::Problem,
+            "damaged-data",
+            format!(
+                "the disk of {place} returns other data than was written, in {blocks}: reading fails there"
+            ),
+            "list the files with weft scrub, restore them from a copy, and have the disk checked",
+        );
+    }
+    let lost = gauge(status, "lost_files");
+    if lost > 0 {
+        let files = counted(lost, "file");
+        findings.add(
+            Level::Problem,
+            "lost-data",
+            format!("data of {files} is missing on the disk of {place}: reading it fails"),
+            "list the files with weft fsck, restore them from a copy, and have the disk checked",
+        );
+    }
+}
+
+/// Requests that take long.
+fn judge_requests(place: &str, status: &StatusReply, findings: &mut Findings) {
+    let stuck = gauge(status, "stuck_requests");
+    if stuck > 0 {
+        let (requests, have) = (counted(stuck, "request"), if stuck == 1 { "has" } else { "have" });
+        findings.add(
+            Level::Warning,
+            "stuck-requests",
+            format!("{requests} to {place} {have} not ended for 30 s or more: programs wait"),
+            "its log names each with its program, and says what it waits for (weft help logs)",
+        );
+    }
+    let slow = gauge(status, "slow_requests");
+    if slow > 0 {
+        findings.add(
+            Level::Note,
+            "slow-requests",
+            format!("{place} has served {} since it started", counted(slow, "slow request")),
+            "its log says where the time went (weft help logs)",
+        );
+    }
+}
+
+/// The space of the servers' disks: servers that share one are named together.
+fn judge_disks(servers: &[ServerState], findings: &mut Findings) {
+    let mut disks: Vec<([u8; 16], Vec<&str>, &StatusReply)> = Vec::new();
+    for server in servers {
+        let Ok(status) = &server.status else { continue };
+        let disk = status.disk_id.0;
+        match disks.iter_mut().find(|(other, ..)| *other == disk && disk != [0; 16]) {
+            Some((_, names, _)) => names.push(&server.name),
+            None => disks.push((disk, vec![&server.name], status)),
+        }
+    }
+    for (_, names, status) in disks {
+        judge_space(&names.join(", "), status.free_bytes, status.space_bytes, findings);
     }
 }
 
@@ -250,7 +319,7 @@ fn judge_transports(servers: &[ServerState], findings: &mut Findings) {
 
 /// What servers have said, and how each is reached: the shortest of so many round trips counts.
 pub fn states(client: &Client, look: &Look, pings: usize) -> Vec<ServerState> {
-    let state = |(name, status): &(String, Result<StatusReply, String>)| {
+    let state = |Answer { name, role, address, status }: &Answer| {
         let pings = (0..pings).map_while(|_| client.ping(name, b"doctor").ok());
         ServerState {
             round_trip: if status.is_ok() { pings.min() } else { None },
@@ -258,6 +327,8 @@ pub fn states(client: &Client, look: &Look, pings: usize) -> Vec<ServerState> {
             status: status.clone(),
             clock_offset_s: status.as_ref().ok().and_then(|status| look.clock_offset_s(status)),
             name: name.clone(),
+            role,
+            address: address.clone(),
         }
     };
     look.servers().iter().map(state).collect()
@@ -294,6 +365,8 @@ mod tests {
         };
         ServerState {
             name: "io0".into(),
+            role: "io",
+            address: "node2:7401".into(),
             status: Ok(status),
             transport: "shm direct".into(),
             round_trip: Some(Duration::from_micros(30)),
@@ -340,6 +413,7 @@ mod tests {
             (of_status(|status| status.uptime_ms = 5000), Level::Note, "restarts"),
             (of_status(|status| status.sync_mode = "nosync".into()), Level::Note, "durability"),
             (gauge("sums_damaged"), Level::Problem, "damaged-data"),
+            (gauge("lost_files"), Level::Problem, "lost-data"),
             (gauge("stuck_requests"), Level::Warning, "stuck-requests"),
             (gauge("slow_requests"), Level::Note, "slow-requests"),
             (with(&|server| server.transport = "tcp (no shared memory)".into()), Level::Note, "transport"),
@@ -349,5 +423,107 @@ mod tests {
         ] {
             assert_eq!(found(&facts), [(level, name)], "{facts:?}");
         }
+    }
+
+    /// The words of all findings that are worse than a note: found, cure.
+    fn words(servers: Vec<ServerState>) -> Vec<(String, String)> {
+        let mut findings = Findings::default();
+        facts(Ok(servers)).judge(&mut findings);
+        let bad = findings.0.into_iter().filter(|finding| finding.level >= Level::Warning);
+        bad.map(|finding| (finding.found, finding.cure)).collect()
+    }
+
+    #[test]
+    fn an_alarm_says_what_happened_where_and_what_to_do() {
+        let with = |change: &dyn Fn(&mut ServerState)| {
+            let mut server = server();
+            change(&mut server);
+            words(vec![server])
+        };
+        let of_status = |change: &dyn Fn(&mut StatusReply)| {
+            with(&|server| change(server.status.as_mut().expect("it answers")))
+        };
+        let gauge =
+            |name: &str, value| of_status(&|status| status.gauges = vec![Gauge { name: name.into(), value }]);
+        let down = |role| {
+            with(&|server| {
+                server.role = role;
+                server.status = Err("connection refused".into());
+            })
+        };
+        let space = |free_bytes: u64| {
+            of_status(&|status| (status.free_bytes, status.space_bytes) = (free_bytes << 30, 100 << 30))
+        };
+        for (found, expected, cure) in [
+            (
+                down("io"),
+                "the I/O server io0 at node2:7401 does not answer (connection refused): files with data on it cannot be read or written until it does",
+                "see on its host whether it runs and why not: weft doctor --config FILE; if it runs, check the network to it",
+            ),
+            (
+                down("meta"),
+                "the metadata server io0 at node2:7401 does not answer (connection refused): no file can be opened, created or listed until it does",
+                "see on its host whether it runs and why not: weft doctor --config FILE; if it runs, check the network to it",
+            ),
+            (
+                space(5),
+                "the disk of io0 has 5.0 GiB of 100 GiB free (5 %)",
+                "remove files (weft du shows where they are), or add a server with a disk of its own (weft server add)",
+            ),
+            (
+                space(1),
+                "the disk of io0 has 1.0 GiB of 100 GiB free (1 %): writing fails when it is full",
+                "remove files (weft du shows where they are), or add a server with a disk of its own (weft server add)",
+            ),
+            (
+                gauge("sums_damaged", 1),
+                "the disk of io0 at node2:7401 returns other data than was written, in 1 block: reading fails there",
+                "list the files with weft scrub, restore them from a copy, and have the disk checked",
+            ),
+            (
+                gauge("lost_files", 2),
+                "data of 2 files is missing on the disk of io0 at node2:7401: reading it fails",
+                "list the files with weft fsck, restore them from a copy, and have the disk checked",
+            ),
+            (
+                gauge("stuck_requests", 1),
+                "1 request to io0 at node2:7401 has not ended for 30 s or more: programs wait",
+                "its log names each with its program, and says what it waits for (weft help logs)",
+            ),
+            (
+                with(&|server| server.clock_offset_s = Some(-5.0)),
+                "the clock of the host of io0 at node2:7401 is 5.0 s behind the clock of this host",
+                "run chrony or systemd-timesyncd on all hosts: keys and open files expire by the clock",
+            ),
+            (
+                with(&|server| server.round_trip = Some(Duration::from_millis(50))),
+                "io0 at node2:7401 takes 50.0 ms to answer an empty request from this host",
+                "check the network to it (ping, ethtool) and the load of its host (top)",
+            ),
+            (
+                of_status(&|status| status.version = "0.9".into()),
+                "io0 at node2:7401 runs version 0.9, and this program is of version 1.0",
+                "finish the upgrade: servers one by one, then clients",
+            ),
+        ] {
+            assert_eq!(found, [(expected.to_owned(), cure.to_owned())]);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_that_servers_share_is_one_alarm() {
+        let on = |name: &str, disk: u8| {
+            let mut server = ServerState { name: name.into(), ..server() };
+            let status = server.status.as_mut().expect("it answers");
+            (status.disk_id, status.free_bytes, status.space_bytes) =
+                (weft_wire::Added([disk; 16]), 5 << 30, 100 << 30);
+            server
+        };
+        let found = words(vec![on("meta0", 1), on("io0", 1), on("io1", 2)]);
+        let found: Vec<_> = found.iter().map(|(found, _)| found.as_str()).collect();
+        let on_disk = |names: &str| format!("the disk of {names} has 5.0 GiB of 100 GiB free (5 %)");
+        assert_eq!(found, [on_disk("meta0, io0"), on_disk("io1")]);
+        let unknown = words(vec![on("io0", 0), on("io1", 0)]);
+        assert_eq!(unknown.len(), 2, "servers of an earlier version do not say");
     }
 }
