@@ -66,6 +66,12 @@ impl Used {
         self.of_all(client, std::slice::from_ref(attr)).await[0]
     }
 
+    /// As [`Used::of`], of a file that is small: its bytes are with its inode. Sends no request.
+    pub(crate) fn of_small(attr: &Attr) -> u64 {
+        let is_large = attr.layout.is_some_and(|layout| attr.size > u64::from(layout.strip_bytes()));
+        attr.size.next_multiple_of(if is_large { BLOCK_BYTES } else { FILE_UNIT_BYTES })
+    }
+
     /// As [`Used::of`], of many: what is not known is asked for at once.
     pub(crate) async fn of_all(&self, client: &Client, attrs: &[Attr]) -> Vec<u64> {
         let unknown: Vec<Attr> = attrs.iter().filter(|attr| self.is_unknown(attr)).cloned().collect();

@@ -1,8 +1,13 @@
 //! READ, WRITE and COMMIT (RFC 1813, 3.3.6, 3.3.7 and 3.3.21).
 //!
 //! Replies to READ have attributes, unless the gateway has written to the file and not reported that yet: the report
-//! would cost more than the READ. Over RDMA they have them even then, for Linux. Replies to unstable WRITEs have none
-//! for the same reason; clients ask when they need them.
+//! would cost more than the READ. Over RDMA they have them even then, for Linux. Replies to unstable WRITEs of small files
+//! have them, because the metadata server does such a write and says what the file is then. Those of striped files have none, for
+//! the same reason as READs; clients ask when they need them.
+//!
+//! No reply to WRITE has attributes from before it. They would have to be of the same transaction as the write: a client takes for its
+//! own what has changed since. No server knows them: of a striped file the size and the time of modification are put together from
+//! all I/O servers, which write independently of each other.
 
 use std::sync::Arc;
 
@@ -20,6 +25,7 @@ use super::{Files, by_handle};
 use crate::attributes::wcc;
 use crate::opens::{Access, OpenFile, Opened};
 use crate::target::{Sender, Target};
+use crate::used::Used;
 use crate::weft::both;
 
 /// How often a durable write is done again whose server lost it before it was durable.
@@ -172,7 +178,7 @@ impl Files {
             data = written?.1;
             opened.entry.note_size(end);
             if stable == stable_how::UNSTABLE {
-                return Ok((stable_how::UNSTABLE, None));
+                return Ok((stable_how::UNSTABLE, self.after_small_write(&target, &opened)));
             }
             drop(opened);
             if self.opens.sync(target.ino).await? {
@@ -180,6 +186,13 @@ impl Files {
             }
         }
         Err(nfsstat3::NFS3ERR_IO)
+    }
+
+    /// Attributes after a write of a small file, which its reply had.
+    fn after_small_write(&self, target: &Target, opened: &Opened) -> Option<fattr3> {
+        let attr = opened.file.small_attr().filter(|attr| attr.ino == target.ino && attr.nlink > 0)?;
+        let used_bytes = Used::of_small(&attr);
+        Some(target.tell(attr, used_bytes))
     }
 
     /// COMMIT. All of the file is made durable, whatever range is asked for.

@@ -7,6 +7,8 @@ use nfs3_types::nfs3::{
     FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, createhow3, mknoddata3, nfstime3, set_mtime,
     stable_how,
 };
+use weft_client::OpenOptions;
+use weft_wire::Op;
 
 fn place<'a>(dir: &'a [u8], name: &'a str) -> Place<'a> {
     Place { dir, name: name.as_bytes() }
@@ -85,7 +87,8 @@ fn a_reply_has_the_attributes_that_it_can_have() {
     with_gateway(&cluster, async |gateway| {
         let Tree { top, dir, file, link } = tree(&gateway).await;
         let (files, who) = (&gateway.files, root());
-        write(&gateway, &file, 0, 100, stable_how::UNSTABLE).await;
+        let unstable = files.write(&who, &file, 0, stable_how::UNSTABLE, vec![7; 100].into()).await.unwrap();
+        assert!(unstable.file_wcc.after.is_none(), "unstable WRITE of a striped file");
         let committed = files.commit(&who, &file).await.unwrap();
         assert_eq!(committed.file_wcc.after.unwrap().size, 100, "COMMIT");
         let stable = files.write(&who, &file, 100, stable_how::FILE_SYNC, vec![1; 50].into()).await.unwrap();
@@ -143,6 +146,54 @@ fn a_reply_has_the_attributes_that_it_can_have() {
             panic!("RENAME")
         };
         assert!(failed.fromdir_wcc.after.is_some() && failed.todir_wcc.after.is_some(), "RENAME");
+    });
+}
+
+/// How often the servers were asked for each of these.
+fn asked(cluster: &Cluster) -> Vec<u64> {
+    let ops =
+        [Op::GetAttr, Op::Open, Op::Access, Op::Report, Op::Size, Op::ReadSmall, Op::SyncSmall, Op::SyncMeta];
+    let statuses = cluster.client().server_status(false);
+    let counts: Vec<_> = statuses.into_iter().flat_map(|(_, status)| status.unwrap().operations).collect();
+    let of = |op: Op| counts.iter().filter(|count| count.op == op as u16).map(|count| count.count).sum();
+    ops.into_iter().chain([Op::WriteSmall, Op::Write]).map(of).collect()
+}
+
+#[test]
+fn an_unstable_write_has_the_attributes_that_cost_no_message() {
+    const WRITES: u64 = 5;
+    let cluster = Cluster::start(2, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        // Files that are made by NFS are striped from the beginning.
+        let native = cluster.client();
+        native.open("/f", &OpenOptions::new().write(true).create(true)).unwrap().close().unwrap();
+        let file = gateway.files.lookup(&root(), &top, b"f").await.unwrap().object.data.to_vec();
+        let write = async |offset, bytes| {
+            let data = vec![7; bytes].into();
+            gateway.files.write(&root(), &file, offset, stable_how::UNSTABLE, data).await.unwrap().file_wcc
+        };
+        write(0, 10).await;
+        let before = asked(&cluster);
+        for at in 1..=WRITES {
+            let wcc = write(at * 10, 10).await;
+            assert!(wcc.before.is_none(), "it would have to be of the same transaction");
+            let after = wcc.after.unwrap();
+            assert_eq!((after.size, after.used), ((at + 1) * 10, 4096), "write {at}");
+        }
+        let mut expected = before;
+        expected[8] += WRITES;
+        assert_eq!(asked(&cluster), expected, "one message for each");
+        let told = gateway.files.getattr(&root(), &file).await.unwrap().obj_attributes;
+        assert_eq!((told.size, told.used), ((WRITES + 1) * 10, 4096));
+        // The last small write is as GETATTR says, to the nanosecond.
+        let last = write(0, 10).await.after.unwrap();
+        let told = gateway.files.getattr(&root(), &file).await.unwrap().obj_attributes;
+        assert_eq!(format!("{last:?}"), format!("{told:?}"));
+        let large = 2 << 20;
+        assert!(write(0, large).await.after.is_none(), "the I/O servers do not know all attributes");
+        let told = gateway.files.getattr(&root(), &file).await.unwrap().obj_attributes;
+        assert_eq!(told.size, large as u64);
     });
 }
 
