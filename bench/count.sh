@@ -1,6 +1,6 @@
 #!/bin/bash
 # Counts the instructions of servers, clients and mounts for the same work, which no other load of the machine changes: to see whether a
-# build does more than another, call it for both. bench/count.sh [WORK...]: names, copy, mount, run. $WEFT: the program, with weft-bench
+# build does more than another, call it for both. bench/count.sh [WORK...]: names, copy, mount, run, locks. $WEFT: the program, with weft-bench
 # and libweft_preload.so beside it. Needs valgrind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,7 +45,16 @@ run() {
     counted client "$weft" run --url "$url" -- dd if=/weft/dd of=/dev/null bs=4k status=none
 }
 
-[ $# -gt 0 ] || set -- names copy mount run
+# Waits of many processes for exclusive locks of different bytes that overlap, each of which is granted in turn.
+locks() {
+    mkdir "$scratch/mnt"
+    "$weft" mount "$url" "$scratch/mnt"
+    python3 bench/locks.py "$scratch/mnt/file" "${WAITS:-200}"
+    "$weft" umount "$scratch/mnt"
+    rmdir "$scratch/mnt"
+}
+
+[ $# -gt 0 ] || set -- names copy mount run locks
 printf '%-8s %12s %12s %12s %12s\n' thousands meta io client mount
 for work in "$@"; do
     url=$("$weft" up --dir "$scratch/cluster" --io 2 --detach)

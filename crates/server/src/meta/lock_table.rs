@@ -24,8 +24,9 @@
 //!   A unlocks 0–9 ─► both classes are due: ticket 1 is granted, 3 hangs on the new lock, and 8 with it unseen; 2, 5 are granted
 //! ```
 //!
-//! Waits that are due are looked at in order of arrival, a slice at a time ([`LockTable::go_on`]), so that the locks of one file do
-//! not hold up other requests.
+//! What hung on a lock that is gone is made due, and waits that are due are looked at in order of arrival, a slice at a time
+//! ([`LockTable::go_on`]), so that the locks of one file do not hold up other requests. Classes whose ranges differ and overlap are
+//! looked at one by one each time that their blocker changes: for n of them each unlock takes n steps, in slices.
 
 mod intervals;
 
@@ -170,6 +171,8 @@ struct LockedFile {
     queue: HashMap<Ticket, Waiting>,
     classes: HashMap<Class, Members>,
     hanging: HashMap<Held, BTreeSet<Hanging>>,
+    /// Locks that are gone, and what hung on each and is not due yet.
+    releasing: Vec<(Held, BTreeSet<Hanging>)>,
     /// Waits that may have nothing in their way any more.
     due: BTreeSet<Ticket>,
 }
@@ -233,21 +236,44 @@ impl LockedFile {
         }
     }
 
-    /// What hangs on a lock hangs no more, and is due.
-    fn release(&mut self, held: &Held, work: &Cell<u64>) {
-        for what in self.hanging.remove(held).into_iter().flatten() {
+    /// What hangs on a lock is to be made due.
+    fn release(&mut self, held: &Held) {
+        if let Some(hanging) = self.hanging.remove(held) {
+            self.releasing.push((*held, hanging));
+        }
+    }
+
+    /// Makes due, until `end`, what hung on locks that are gone. Whether that is all.
+    fn go_on_releasing(&mut self, work: &Cell<u64>, end: u64) -> bool {
+        while work.get() < end
+            && let Some((held, hanging)) = self.releasing.last_mut()
+        {
+            let held = *held;
+            let Some(what) = hanging.pop_first() else {
+                self.releasing.pop();
+                continue;
+            };
             work.set(work.get() + 1);
-            match what {
-                Hanging::Class(class) => {
-                    let Some(members) = self.classes.get_mut(&class) else { continue };
+            self.make_due(what, held);
+        }
+        self.releasing.is_empty()
+    }
+
+    /// What hung on this lock hangs on none, unless it has been hung on another since.
+    fn make_due(&mut self, what: Hanging, held: Held) {
+        match what {
+            Hanging::Class(class) => {
+                if let Some(members) = self.classes.get_mut(&class).filter(|one| one.blocker == Some(held)) {
                     members.blocker = None;
                     self.due.extend(members.tickets.first());
+                    self.take_down(what, held);
                 }
-                Hanging::One(ticket) => {
-                    if let Some(waiting) = self.queue.get_mut(&ticket) {
-                        waiting.blocker = None;
-                        self.due.insert(ticket);
-                    }
+            }
+            Hanging::One(ticket) => {
+                if let Some(waiting) = self.queue.get_mut(&ticket).filter(|one| one.blocker == Some(held)) {
+                    waiting.blocker = None;
+                    self.due.insert(ticket);
+                    self.take_down(what, held);
                 }
             }
         }
@@ -354,7 +380,7 @@ impl LockedFile {
                 Some(new) => {
                     moved.extend(self.hanging.remove(&held(gone)).map(|hanging| (held(new), hanging)));
                 }
-                None => self.release(&held(gone), work),
+                None => self.release(&held(gone)),
             }
         }
         for new in after.iter().filter(|new| !is_in(before, new)) {
@@ -598,7 +624,9 @@ impl LockTable {
     fn grant_waiting(&mut self, ino: u64) {
         let end = self.work.get() + SLICE;
         while let Some(file) = self.files.get_mut(&ino) {
-            if self.work.get() >= end && !file.due.is_empty() {
+            // All that is due must be known before the front of the queue is.
+            let is_released = file.go_on_releasing(&self.work, end);
+            if self.work.get() >= end && (!is_released || !file.due.is_empty()) {
                 self.unsettled.insert(ino);
                 return;
             }
