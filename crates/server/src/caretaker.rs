@@ -28,6 +28,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::sums::{Damage, DamageKind, Scrubbed, SettleWhen};
 use weft_storage::{DataFiles, Disk, ObjectInfo, StorageError};
+use weft_wire::limits::CLOCK_SKEW_S_MAX;
 use weft_wire::messages::{ScrubFinding, scrub_found};
 
 /// Between two rounds.
@@ -154,6 +155,10 @@ impl Noted {
 
     /// Whether the time for a scrub by itself has come.
     fn is_due(&self, now_s: u64, interval_s: u64) -> bool {
+        // The clock was wrong when this was noted. When the scrub began is unknown.
+        if interval_s > 0 && self.whole_begun_s.max(self.known_s) > now_s + CLOCK_SKEW_S_MAX {
+            return true;
+        }
         let due_s = match self.whole_begun_s {
             0 => self.known_s + FIRST_SCRUB_S.min(interval_s),
             begun_s => begun_s + interval_s,
@@ -555,6 +560,11 @@ mod tests {
         let scrubbed = Noted { whole_begun_s: 5000, whole_ended_s: 9000, ..new };
         assert!(!scrubbed.is_due(5000 + week - 1, week) && scrubbed.is_due(5000 + week, week));
         assert!(!scrubbed.is_due(u64::MAX, 0), "0: never");
+        // The clock was ahead by years when it was noted, or is behind by a day now.
+        let ahead = Noted { whole_begun_s: 5000 + 100 * week, ..scrubbed };
+        assert!(ahead.is_due(5000, week) && !ahead.is_due(5000, 0));
+        let day = Noted { whole_begun_s: 5000 + 86400, ..scrubbed };
+        assert!(!day.is_due(5000, week) && day.is_due(5000 + 86400 + week, week));
     }
 
     #[test]

@@ -52,7 +52,7 @@ mod watchers;
 pub(crate) use sessions::SESSION_GRACE;
 
 use crate::answer::Refusal;
-use crate::clock::unix_s;
+use crate::clock::{SteadyClock, unix_s};
 use crate::config::SyncMode;
 use crate::key_ring::KeyRing;
 use crate::poke::Poke;
@@ -71,7 +71,7 @@ use watchers::Watchers;
 use weft_layout::Layout;
 use weft_meta::{CommitSeq, Engine, Locker, Namespace, SessionId, Timestamp};
 use weft_reactor::Notify;
-use weft_wire::limits::CAPABILITY_LIFE_S;
+use weft_wire::limits::{CAPABILITY_LIFE_S, CLOCK_SKEW_S_MAX};
 use weft_wire::security::{Capability, Holder};
 use weft_wire::{Header, Status};
 
@@ -81,7 +81,13 @@ const BACKGROUND_SYNC: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(20);
 /// How often replies kept for clients that never came back are dropped, and how old they are then.
 const OLD_REPLIES_EVERY: Duration = Duration::from_secs(3600);
-const OLD_REPLIES_AGE_S: i64 = 24 * 3600;
+/// Replies are kept for a day, and as much longer as the clock may have jumped since: a request that is repeated must find its own.
+const OLD_REPLIES_AGE_S: u64 = 24 * 3600 + CLOCK_SKEW_S_MAX;
+
+/// Replies that are older than this time are dropped.
+fn old_replies_before(now_s: u64) -> Timestamp {
+    Timestamp { seconds: now_s.saturating_sub(OLD_REPLIES_AGE_S) as i64, nanos: 0 }
+}
 
 /// Who calls: a request's header and its connection's session.
 #[derive(Debug, Clone, Copy)]
@@ -128,6 +134,8 @@ pub(crate) struct MetaPart<E: Engine> {
     map: OnceCell<map_record::MapKeeper>,
     storage_failure: RefCell<Option<String>>,
     issued: IssuedKeys,
+    /// For times of grace of quotas.
+    steady: SteadyClock,
     stop: StopFlag,
 }
 
@@ -165,6 +173,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             map: OnceCell::new(),
             storage_failure: RefCell::default(),
             issued,
+            steady: SteadyClock::default(),
             stop,
         });
         let weak = Rc::downgrade(&part);
@@ -203,7 +212,7 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Ends the time of grace, and drops what clients that never came back left.
     fn tidy(&self) {
-        let before = Timestamp { seconds: crate::clock::now().seconds - OLD_REPLIES_AGE_S, nanos: 0 };
+        let before = old_replies_before(unix_s());
         let mut namespace = self.namespace.borrow_mut();
         let shard = namespace.shard();
         let reaped = if namespace.in_grace() { namespace.reap_orphans(shard) } else { Ok(0) };
@@ -292,5 +301,22 @@ impl<E: Engine + 'static> MetaPart<E> {
         let now_s = unix_s();
         let checked = self.keys.check(capability, now_s, rights);
         checked.map_err(|error| Refusal::of_capability("the metadata server", capability, now_s, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_may_be_asked_for_again_is_kept_when_the_clock_jumps_by_a_day() {
+        const DAY_S: u64 = 86_400;
+        let (now_s, reply) = (1_800_000_000, |at_s: u64| Timestamp { seconds: at_s as i64, nanos: 0 });
+        for (stored_s, tidied_s) in
+            [(now_s, now_s + DAY_S), (now_s - DAY_S, now_s + 60), (now_s, now_s - DAY_S)]
+        {
+            assert!(reply(stored_s) >= old_replies_before(tidied_s), "{stored_s} at {tidied_s}");
+        }
+        assert!(reply(now_s) < old_replies_before(now_s + 3 * DAY_S));
     }
 }

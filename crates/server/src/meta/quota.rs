@@ -12,7 +12,6 @@
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
-use crate::clock::unix_s;
 use crate::log;
 use std::rc::Rc;
 use std::time::Duration;
@@ -219,7 +218,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         while self.failure().is_none() && self.namespace.borrow_mut().count_usage(COUNTED_IN_A_TURN)? {
             weft_reactor::yield_now().await;
         }
-        self.namespace.borrow_mut().tick_quotas(unix_s())
+        self.namespace.borrow_mut().tick_quotas(self.steady.now_s())
     }
 }
 
