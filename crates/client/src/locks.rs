@@ -35,7 +35,7 @@ use crate::fork;
 use crate::host::since_boot;
 use crate::inner::Inner;
 use crate::lock_book::{KeptBack, LAST_BYTE};
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, Relied};
 use crate::wait::{lock as lock_mutex, take_interruption};
 
 /// How often the others ask.
@@ -163,8 +163,8 @@ impl OpenFile {
     pub(crate) fn rely_on(&self, name: &'static str, locks: Arc<dyn Guard>) {
         let mut relied = lock_mutex(&self.relied);
         let now = fork::generation();
-        relied.retain(|(generation, known, _)| *generation == now && *known != name);
-        relied.push((now, name, locks));
+        relied.retain(|known| known.generation == now && known.name != name);
+        relied.push(Relied { generation: now, name, locks });
         self.relies.store(true, Ordering::Release);
     }
 
@@ -174,8 +174,8 @@ impl OpenFile {
             return None;
         }
         let relied = lock_mutex(&self.relied);
-        let ours = relied.iter().filter(|(generation, ..)| *generation == fork::generation());
-        Some(Guards(ours.map(|(.., locks)| locks.clone()).collect()))
+        let ours = relied.iter().filter(|one| one.generation == fork::generation());
+        Some(Guards(ours.map(|one| one.locks.clone()).collect()))
     }
 
     pub(crate) fn file_lock(

@@ -25,6 +25,14 @@ use crate::size::{self, ask_size, on_all_slots};
 use crate::wait::lock;
 use crate::window::{Direction, slots_of};
 
+/// Locks of other open files that one is used under.
+pub(crate) struct Relied {
+    /// Of the process that relies on them.
+    pub generation: u64,
+    pub name: &'static str,
+    pub locks: Arc<dyn Guard>,
+}
+
 /// An open file, shared by its handle and the operations under way on it. It is closed with the last of them.
 pub(crate) struct OpenFile {
     pub inner: Arc<Inner>,
@@ -48,8 +56,7 @@ pub(crate) struct OpenFile {
     pub append_epoch: AtomicU64,
     /// The number of this open file as an owner of locks.
     pub lock_owner: u64,
-    /// What tells of the locks of others that it is used under: the generation of the process that relies on them, a name.
-    pub(crate) relied: Mutex<Vec<(u64, &'static str, Arc<dyn Guard>)>>,
+    pub(crate) relied: Mutex<Vec<Relied>>,
     pub(crate) relies: AtomicBool,
     closed: AtomicBool,
 }
