@@ -488,6 +488,30 @@ fn weft_bench_becomes_the_program_beside_it_or_on_the_path() {
     assert!(refused.stdout.is_empty(), "it was started: {refused:?}");
 }
 
+#[test]
+fn a_stopped_bench_removes_its_directories_and_tells_of_progress_on_a_pipe() {
+    let cluster = Cluster::start(1);
+    let scratch = cluster.scratch("bench");
+    let log = cluster.scratch("log").join("said");
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut bench =
+            cluster.command(&["bench", "latency", "--runs", "1000", "--url", cluster.url(), "--dir"]);
+        bench.arg(&scratch).env("WEFT_KEY_FILE", cluster.key_file()).stdout(Stdio::null());
+        let mut bench = bench.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+        let said = || std::fs::read_to_string(&log).unwrap();
+        wait_until("it tells how far it is", Duration::from_secs(120), || {
+            assert!(bench.try_wait().unwrap().is_none(), "{}", said());
+            said().contains(" measurements in ")
+        });
+        assert!(cluster.weft(&["ls", cluster.url()]).contains("weft-bench-"));
+        assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 1);
+        weft_tests::signal(bench.id(), signal);
+        assert_eq!(bench.wait().unwrap().code(), Some(128 + signal), "{}", said());
+        assert_eq!(cluster.weft(&["ls", cluster.url()]), "");
+        assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0);
+    }
+}
+
 /// Its servers are of the `weft` that started it, or of the one beside it.
 #[test]
 fn weft_bench_measures_the_weft_that_started_it() {

@@ -3,6 +3,7 @@
 use super::adapters::Counts;
 use super::worker::Task;
 use super::worker::measure::{Block, Done};
+use crate::progress;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Write};
@@ -60,6 +61,7 @@ impl Fleet {
             worker.to.write_all(b"go\n").context("a worker has ended")?;
         }
         let done = workers.iter_mut().map(Worker::receive).collect::<Result<Vec<Done>>>()?;
+        progress::tell();
         let begin_ns = done.iter().map(|one| one.begin_ns).min().unwrap_or(0);
         let end_ns = done.iter().map(|one| one.end_ns).max().unwrap_or(0);
         let seconds = (end_ns - begin_ns) as f64 / 1e9;

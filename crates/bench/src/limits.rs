@@ -7,6 +7,7 @@ use super::report::{Report, Row};
 use super::scratch::scratch;
 use super::worker::Task;
 use super::worker::ping::{Exchange, Socket};
+use crate::progress;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -35,6 +36,7 @@ pub fn run(args: LimitsArgs) -> Result<()> {
             samples.add(&format!("memory copy, {}", counted(cores, "core")), memory_copy(cores));
         }
         for control in congestion_controls() {
+            progress::tell();
             for streams in [1, 4] {
                 samples.add(
                     &format!("loopback TCP, {}, {control}", counted(streams, "stream")),
@@ -130,11 +132,20 @@ pub fn memory_copy(threads: usize) -> f64 {
     mib_per_s((threads * ROUNDS * COPY_BYTES) as u64, slowest)
 }
 
-/// The congestion controls that the kernel offers.
+/// Stands for the congestion control that connections have by themselves.
+const SYSTEM_CONTROL: &str = "system";
+
+/// The congestion controls that this process may use: the kernel offers some to root only. Where none may be chosen, the system's.
 pub fn congestion_controls() -> Vec<String> {
     let known =
         std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
-    known.split_whitespace().map(str::to_string).collect()
+    let is_allowed = |control: &&str| {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        set_congestion_control(&TcpStream::connect(listener.local_addr()?)?, control)
+    };
+    let allowed = known.split_whitespace().filter(|control| is_allowed(control).is_ok());
+    let allowed: Vec<String> = allowed.map(str::to_string).collect();
+    if allowed.is_empty() { vec![SYSTEM_CONTROL.to_string()] } else { allowed }
 }
 
 /// The buffers at the ends of a TCP stream, both touched before the measurement.
@@ -198,6 +209,9 @@ fn receive_all(mut stream: TcpStream, into: &mut [u8]) -> Result<()> {
 }
 
 fn set_congestion_control(stream: &TcpStream, control: &str) -> Result<()> {
+    if control == SYSTEM_CONTROL {
+        return Ok(());
+    }
     let (name, bytes) = (control.as_ptr().cast(), control.len() as u32);
     // SAFETY: the name is live and its true length is given.
     let set =
@@ -275,6 +289,22 @@ mod tests {
     fn loopback_and_memory_have_a_speed() {
         assert!(memory_copy(1) > 1.0);
         assert!(set_congestion_control(&loopback(), "no-such").is_err());
+    }
+
+    #[test]
+    fn every_congestion_control_that_is_measured_is_allowed() {
+        let as_user = || {
+            // SAFETY: it changes the user of this thread only, which ends with the test.
+            unsafe { libc::syscall(libc::SYS_setresuid, 1000, 1000, 1000) };
+            congestion_controls()
+                .iter()
+                .map(|control| {
+                    set_congestion_control(&loopback(), control).map_err(|error| error.to_string())
+                })
+                .collect::<Vec<_>>()
+        };
+        let set = std::thread::spawn(as_user).join().expect("it does not panic");
+        assert!(!set.is_empty() && set.iter().all(Result::is_ok), "{set:?}");
     }
 
     fn loopback() -> TcpStream {

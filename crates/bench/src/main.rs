@@ -28,6 +28,7 @@ mod list;
 mod meta;
 mod numbers;
 mod page_cache;
+mod progress;
 mod random;
 mod rdma;
 mod repeated;

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 use weft_bench_args::{CommonArgs, Transport};
-use weft_cli_common::connections::{ConnectArgs, Connections, KeyArgs};
+use weft_cli_common::connections::{ConnectArgs, Connections, KeyArgs, at};
 use weft_cli_common::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::programs;
+use weft_cli_common::tree::{self, Visit};
 use weft_client::Client;
 use weft_server::SyncMode;
+use weft_wire::messages::FileKind;
 
 /// The default transports.
 pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
@@ -22,12 +24,15 @@ pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
 struct Leftovers {
     dirs: Vec<PathBuf>,
     clusters: Vec<RunState>,
+    /// Directories in clusters that were there before.
+    remote: Vec<(Client, PathBuf)>,
 }
 
 /// After this time servers have reported the operations of their adapters.
 const ADAPTER_REPORT_INTERVAL: Duration = Duration::from_millis(1200);
 
-static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new() });
+static LEFTOVERS: Mutex<Leftovers> =
+    Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new(), remote: Vec::new() });
 
 fn leftovers() -> std::sync::MutexGuard<'static, Leftovers> {
     LEFTOVERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -44,6 +49,7 @@ pub fn clean_up_when_interrupted() -> Result<()> {
             }
             // Also servers that were just being started, which are in no list yet.
             kill_children();
+            leftovers.remote.iter().for_each(|(client, dir)| remove_remote(client, dir));
             leftovers.dirs.iter().for_each(|dir| remove_in_use(dir));
             std::process::exit(128 + signal);
         }
@@ -75,6 +81,20 @@ fn remove_in_use(dir: &Path) {
             _ => return,
         }
     }
+}
+
+/// Removes a directory in a cluster with everything in it, as far as possible.
+fn remove_remote(client: &Client, dir: &Path) {
+    let Ok(attr) = client.stat(at(dir), false) else { return };
+    let mut remove = |visit: Visit<'_>| {
+        let _ = match visit {
+            Visit::Enter(path, attr) if attr.kind != FileKind::Directory => client.unlink(at(path)),
+            Visit::Enter(..) => Ok(()),
+            Visit::Leave(path) => client.rmdir(at(path)),
+        };
+        Ok(())
+    };
+    let _ = tree::walk(client, dir, &attr, &mut remove, &mut |_, _| {});
 }
 
 /// A directory that is removed when dropped.
@@ -180,7 +200,8 @@ impl Testbed {
             url.push_str(&format!("key-file={}", key.canonicalize()?.display()));
         }
         let dir = place.path.join(format!("weft-bench-{}", std::process::id()));
-        weft_cli_common::tree::make_dirs(&client, &dir, 0o755)?;
+        leftovers().remote.push((client.clone(), dir.clone()));
+        tree::make_dirs(&client, &dir, 0o755)?;
         Ok(Testbed { url, client, dir, cluster: None })
     }
 
@@ -264,9 +285,10 @@ impl Drop for Testbed {
                 leftovers().clusters.clear();
             }
             None => {
-                if let Err(error) = self.client.rmdir(weft_cli_common::connections::at(&self.dir)) {
+                if let Err(error) = self.client.rmdir(at(&self.dir)) {
                     eprintln!("weft: {error}");
                 }
+                leftovers().remote.retain(|(_, dir)| *dir != self.dir);
             }
         }
     }
