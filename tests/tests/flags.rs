@@ -37,8 +37,18 @@ fn flag(line: &str) -> Option<Flag> {
 fn collect(command: &[String], all: &mut BTreeMap<String, Vec<Flag>>) {
     let text = help(command);
     all.insert(command.join(" "), text.lines().filter_map(flag).collect());
-    let mut below = text.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = below.by_ref().take_while(|line| !line.is_empty());
+    let lines: Vec<&str> = match command.is_empty() {
+        // The program lists its commands in groups.
+        true => {
+            let groups = text.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+            groups.take_while(|line| *line != "Options:").collect()
+        }
+        false => {
+            let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+            commands.take_while(|line| !line.is_empty()).collect()
+        }
+    };
+    let names = lines.into_iter();
     let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     for name in names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
         collect(&[command, &[name.to_string()]].concat(), all);

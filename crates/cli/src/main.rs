@@ -8,6 +8,7 @@
 //!   change      changes of attributes, also of everything below a directory
 //!   modes       modes as chmod takes them
 //!   moments     points in time as touch takes them
+//!   suggest     what was perhaps meant by a command that does not exist
 //!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
 //!   dashboard/  the page of `weft dashboard`, and its history
@@ -47,11 +48,12 @@ mod new_files;
 mod numbers;
 mod part;
 mod progress;
+mod suggest;
 mod terminal;
 mod time_text;
 
 use args::Cli;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use exit::Code;
 use std::process::ExitCode;
 use weft_cli_common::{Reported, is_broken_pipe, output};
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let is_helper = mount_words::is_helper(given.first());
     let arguments = match mount_words::command_line(given, Cli::command) {
-        Ok(Some(line)) => Cli::parse_from(line),
+        Ok(Some(line)) => suggest::parse_or_exit::<Cli>(&line, &help::grouped(Cli::command())),
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weft: {}", output::error_text(&error));

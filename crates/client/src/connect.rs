@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::greet::Identity;
 use crate::held::HeldFiles;
 use crate::inner::Inner;
+use crate::key_files;
 use crate::lock_book::LockBook;
 use crate::rdma::{Rdma, RdmaSource};
 use crate::restore::Reopener;
@@ -22,9 +23,16 @@ pub(crate) type Member = ([u8; 16], u16);
 impl Inner {
     /// Asks the server of the URL for the cluster's map. Other RDMA than this host's is given in tests.
     pub(crate) fn connect(url: &Url, options: ConnectOptions, rdma: Option<Rdma>) -> Result<Inner, Error> {
-        let identity = options.identity(url)?;
         let first = FirstServer { socket: url.socket(), host: url.host(), port: url.port() };
         let timeout = options.calls(url).connect_timeout();
+        let identity = match options.identity(url) {
+            // A mistyped server has no key either; say that it cannot be reached.
+            Err(error) if key_files::is_missing(&error) => {
+                first.reach(timeout).map_err(|error| error.on(url))?;
+                return Err(error);
+            }
+            identity => identity?,
+        };
         let map = first.fetch_map(&identity, timeout).map_err(|error| error.on(url))?;
         Inner::over_network(url, options, identity, Arc::new(map), (rdma, None))
     }

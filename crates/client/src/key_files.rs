@@ -135,9 +135,17 @@ pub(crate) fn find(url: &Url) -> Result<Option<IssuedKey>, Error> {
         None => "HOME is not set".to_string(),
     };
     Err(Error::without_key(format!(
-        "there is no key for {server}: ask the administrator for one (weft key issue) and {place}, or name its file in \
+        "{NO_KEY} {server}: ask the administrator for one (weft key issue) and {place}, or name its file in \
          WEFT_KEY_FILE or with ?key-file=PATH"
     )))
+}
+
+/// How the error for a missing key begins.
+const NO_KEY: &str = "there is no key for";
+
+/// Whether [`find`] found no key anywhere.
+pub(crate) fn is_missing(error: &Error) -> bool {
+    error.detail().starts_with(NO_KEY)
 }
 
 /// In the first of these directories that has one under a name of the server. In those marked `true`, which may be others', a file

@@ -1,6 +1,6 @@
 //! `weft help`
 
-use crate::help::{SUBJECTS, find};
+use crate::help::{SUBJECTS, find, grouped};
 use anyhow::{Result, bail};
 use clap::Command;
 use std::io::Write;
@@ -14,7 +14,8 @@ pub struct Args {
 }
 
 /// Prints the page. `weft` is the whole command line.
-pub fn run(args: Args, mut weft: Command) -> Result<()> {
+pub fn run(args: Args, weft: Command) -> Result<()> {
+    let mut weft = grouped(weft);
     let mut out = output::stdout();
     if args.subject.is_empty() {
         writeln!(out, "{}", weft.render_long_help())?;

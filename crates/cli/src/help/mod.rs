@@ -1,5 +1,9 @@
 //! The texts of `weft help SUBJECT`.
 
+mod groups;
+
+pub use groups::grouped;
+
 /// One manual page.
 pub struct Subject {
     /// The argument of `weft help` that selects it.

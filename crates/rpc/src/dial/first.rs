@@ -3,7 +3,7 @@
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 
-use weft_transport::{Link, ShmOptions, TcpOptions, connect_shm, connect_tcp};
+use weft_transport::{Link, ShmOptions, TcpLink, TcpOptions, connect_shm, connect_tcp};
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest};
 
 use crate::error::{Error, ErrorKind};
@@ -37,17 +37,35 @@ impl FirstServer<'_> {
             }
         }
         if !identity.is_keyless() {
-            let addresses = (self.host, self.port)
-                .to_socket_addrs()
-                .map_err(|error| unreachable(format!("cannot look up {}: {error}", self.host)))?;
-            for address in addresses {
-                match connect_tcp(address, &TcpOptions::default(), timeout) {
-                    Ok(mut link) => return fetch_over(&mut link, identity, timeout),
-                    Err(error) => causes.push(error.to_string()),
-                }
+            match self.connect(timeout)? {
+                Ok(mut link) => return fetch_over(&mut link, identity, timeout),
+                Err(mut refused) => causes.append(&mut refused),
             }
         }
         Err(unreachable(causes.join("; ")))
+    }
+
+    /// Connects and asks nothing, to tell a wrong name or port from a missing key.
+    ///
+    /// # Errors
+    /// The name is unknown, or the connection is refused.
+    pub fn reach(&self, timeout: Duration) -> Result<(), Error> {
+        self.connect(timeout)?.map(drop).map_err(|refused| unreachable(refused.join("; ")))
+    }
+
+    /// A connection to the first of its addresses that accepts one, or why none does.
+    fn connect(&self, timeout: Duration) -> Result<Result<TcpLink, Vec<String>>, Error> {
+        let addresses = (self.host, self.port)
+            .to_socket_addrs()
+            .map_err(|error| unreachable(format!("cannot look up {}: {error}", self.host)))?;
+        let mut refused = Vec::new();
+        for address in addresses {
+            match connect_tcp(address, &TcpOptions::default(), timeout) {
+                Ok(link) => return Ok(Ok(link)),
+                Err(error) => refused.push(error.to_string()),
+            }
+        }
+        Ok(Err(refused))
     }
 }
 
