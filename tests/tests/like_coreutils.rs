@@ -441,7 +441,7 @@ fn ln() {
     let mut cases = Vec::new();
     for to in TARGETS {
         let to = format!("@{to}");
-        for options in [&["-s"][..], &["-sf"], &["-sn"], &["-sfn"], &["-sfT"]] {
+        for options in [&["-s"][..], &["-sf"], &["-s", "-n"], &["-sfn"], &["-sf", "-T"]] {
             cases.push((Case::new("ln", &[options, &["d/x", &to]].concat()), Trees::One));
         }
         for from in ["@f", "@lf", "@d", "@none", "@hf", "@dang"] {

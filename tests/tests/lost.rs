@@ -122,7 +122,8 @@ fn assert_lost(damage: impl FnOnce(&Served, u64)) {
     let (_, text) = run(&cluster, &["status"]);
     assert!(text.contains("1 file has lost data"), "{text}");
     let (code, text) = run(&cluster, &["doctor", "--json"]);
-    let is_named = text.contains("\"lost-data\"") && text.contains("data of 1 file is missing on the disk of io1");
+    let is_named =
+        text.contains("\"lost-data\"") && text.contains("data of 1 file is missing on the disk of io1");
     assert!(code == 1 && is_named, "{code}: {text}");
 
     // The loss is accepted.

@@ -79,6 +79,107 @@ fn messages_say_it_once_and_in_words_of_users() {
     }
 }
 
+/// Commands that fail, each with the path that its message must name, once.
+fn failing(local: &str) -> Vec<(Vec<String>, String)> {
+    let one = [
+        "ls weft:/missing",
+        "ls weft:/f/below",
+        "cat weft:/missing",
+        "cat weft:/d",
+        "stat weft:/missing",
+        "rm weft:/missing",
+        "rm weft:/d",
+        "mkdir weft:/d",
+        "mkdir weft:/missing/deep",
+        "mkdir -p weft:/f/deep",
+        "du weft:/missing",
+        "tree weft:/missing",
+        "df weft:/missing",
+        "dump weft:/missing",
+        "explain --bytes 1 weft:/missing",
+        "stripe get weft:/missing",
+        "stripe set --servers 1 weft:/f",
+        "chmod 755 weft:/missing",
+        "chown 0 weft:/missing",
+        "touch weft:/missing/deep",
+        "touch weft:/f/",
+        "ln -s a weft:/missing/deep",
+        "ln -s a weft:/f",
+        "quota set --bytes 1 --tree weft:/missing",
+    ];
+    let last = |line: &&str| {
+        let words: Vec<String> = line.split(' ').map(String::from).collect();
+        let path = words.last().expect("a path").clone();
+        (words, path)
+    };
+    let two = [
+        ("mv", "weft:/missing", "weft:/other", 0),
+        ("mv", "weft:/d", "weft:/d/full/inside", 1),
+        ("mv", "weft:/f", "weft:/d/full/no/such", 1),
+        ("ln", "weft:/missing", "weft:/other", 0),
+        ("ln", "weft:/f", "weft:/missing/other", 1),
+        ("cp", "weft:/missing", "LOCAL/back", 0),
+        ("cp", "weft:/f", "LOCAL/no/such", 1),
+        ("cp", "LOCAL/no", "weft:/x", 0),
+        ("cp", "LOCAL/f", "weft:/missing/x", 1),
+        ("cp", "LOCAL/big", "weft:/missing/x", 1),
+        ("cp", "-", "weft:/missing/x", 1),
+        ("cp", "weft:/missing", "-", 0),
+        ("sync", "LOCAL/no", "weft:/x", 0),
+        ("sync", "weft:/missing", "LOCAL", 0),
+        ("sync", "LOCAL/big", "weft:/missing/x", 1),
+    ];
+    let named = |(command, from, to, which): &(&str, &str, &str, usize)| {
+        let places = [from, to].map(|place| place.replace("LOCAL", local));
+        let path = places[*which].clone();
+        (std::iter::once((*command).to_owned()).chain(places).collect(), path)
+    };
+    one.iter().map(last).chain(two.iter().map(named)).collect()
+}
+
+#[test]
+fn failures_name_once_the_path_that_was_typed_and_nothing_internal() {
+    let cluster = Cluster::start(2);
+    let local = cluster.scratch("local");
+    std::fs::write(local.join("f"), "x").expect("there is room");
+    std::fs::write(local.join("big"), vec![1; 3 << 20]).expect("there is room");
+    let at = |path: &str| format!("{}{path}", cluster.url());
+    cluster.weft(&["mkdir", &at("d"), &at("d/full")]);
+    cluster.weft(&["cp", &local.join("big").display().to_string(), &at("f")]);
+    let mut wrong = Vec::new();
+    for (words, path) in failing(&local.display().to_string()) {
+        let line: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = cluster.command(&line);
+        let output = command.env("WEFT_URL", cluster.url()).stdin(std::process::Stdio::null()).output();
+        let output = output.expect("weft can be run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_summary = |line: &str| line.contains("could not be copied") || line.starts_with("0 ");
+        let errors: Vec<&str> = said.lines().filter(|line| !is_summary(line)).collect();
+        let internal = ["inode ", ".weft-", "look up /", "server meta0", "127.0.0.1"];
+        let is_told = matches!(errors[..], [error] if error.matches(path.as_str()).count() == 1);
+        if output.status.success() || !is_told || internal.iter().any(|word| said.contains(word)) {
+            wrong.push(format!("{}\n{said}", line.join(" ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_mistyped_server_is_not_taken_for_a_missing_key() {
+    let cluster = Cluster::start(1);
+    let said = |url: &str| {
+        let mut command = cluster.command(&["ls", url]);
+        command.env("HOME", "/nonexistent").env_remove("WEFT_KEY").env_remove("WEFT_KEY_FILE");
+        String::from_utf8_lossy(&command.output().expect("weft can be run").stderr).into_owned()
+    };
+    let refused = said("weft://127.0.0.1:1/");
+    assert!(refused.contains("refused") && !refused.contains("key"), "{refused}");
+    let unknown = said("weft://no-such-host.invalid/");
+    assert!(unknown.contains("cannot look up no-such-host.invalid") && !unknown.contains("key"), "{unknown}");
+    let address = cluster.url().split('?').next().expect("a URL");
+    assert!(said(address).contains("there is no key for 127.0.0.1:"), "{}", said(address));
+}
+
 #[test]
 fn a_lost_server_is_told_once() {
     let mut cluster = Served::start(1);

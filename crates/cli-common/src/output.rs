@@ -68,10 +68,16 @@ pub fn visible_lines(text: &str) -> String {
     escape(text, &['\n', '\t'])
 }
 
-/// An error and its causes as one text.
+/// An error and its causes as one text. Where a context says what failed, the client library's own operation and path are left
+/// out: they may be internal.
 pub fn error_text(error: &anyhow::Error) -> String {
     let hint = if is_dead_mount(error) { DEAD_MOUNT } else { "" };
-    visible_lines(&format!("{error:#}{hint}"))
+    let text = |(depth, cause): (usize, &(dyn std::error::Error + 'static))| {
+        let of_library = cause.downcast_ref::<weft_client::Error>().filter(|_| depth > 0);
+        of_library.map_or_else(|| cause.to_string(), |error| error.reason().to_string())
+    };
+    let texts: Vec<String> = error.chain().enumerate().map(text).collect();
+    visible_lines(&format!("{}{hint}", texts.join(": ")))
 }
 
 /// What is said of a path below a mount whose process is gone.

@@ -1,4 +1,4 @@
-//! Failures as users are told of them: what could not be done, the path as it was typed, and why.
+//! Failures in words of users: what could not be done, the typed path, and why.
 
 use crate::place::WeftPath;
 use std::fmt;

@@ -34,7 +34,7 @@ impl ActArgs {
 
 /// How a command reaches what it changes.
 pub struct Reach<'a> {
-    /// Files and directories, as they were typed.
+    /// Typed names of files and directories.
     pub places: &'a [String],
     /// Also everything below directories. Symbolic links below are never followed.
     pub recursive: bool,

@@ -67,7 +67,7 @@ impl Civil {
                 Some(zone_s) => libc::timegm(&mut parts).checked_sub(zone_s)?,
             }
         };
-        // -1 is also what an error looks like; nobody needs that second.
+        // An error is -1, too; the second before 1970 is not supported.
         (seconds != -1).then_some(seconds)
     }
 
@@ -77,7 +77,7 @@ impl Civil {
     }
 }
 
-/// What a text says.
+/// The parts of a text.
 #[derive(Debug, Default)]
 struct Said {
     date: Option<[i64; 3]>,

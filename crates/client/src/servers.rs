@@ -276,7 +276,7 @@ impl Client {
     }
 }
 
-/// The [`SpaceReply::disk_id`] of a disk that cannot be told from others.
+/// The [`SpaceReply::disk_id`] of a disk that the host cannot identify.
 const UNKNOWN_DISK: [u8; 16] = [0; 16];
 
 /// What files that are striped over all these servers can still grow by. Servers on one disk share its space.

@@ -236,6 +236,10 @@ fn is_of_file(status: Status) -> bool {
             | NameTooLong
             | Loop
             | CrossDevice
+            | Busy
+            | Invalid
+            | TooManyLinks
+            | FileTooBig
     )
 }
 

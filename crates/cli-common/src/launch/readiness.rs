@@ -18,13 +18,13 @@ pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often that is checked.
 pub(super) const READY_POLL: Duration = Duration::from_millis(10);
 
-/// What a server says in its log as long as it opens its storage: after a crash, or with very many files, that takes time.
+/// The report of a server in its log while it opens its storage. After a crash, or with very many files, that takes time.
 pub const OPENING: &str = "is still opening its storage";
 /// How often a server says so.
 pub const OPENING_EVERY: Duration = Duration::from_secs(5);
 /// An older report does not count: the server may hang.
 const OPENING_FRESH: Duration = Duration::from_secs(15);
-/// How often the user is told what is waited for.
+/// How often the progress is printed.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How often logs are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl Patience {
     }
 }
 
-/// What a server reports, if the newest line of its log says that it is opening its storage.
+/// The report of a server, if the newest line of its log says that it is opening its storage.
 fn opening_report(log: &Path) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let meta = file.metadata().ok()?;

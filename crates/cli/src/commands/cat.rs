@@ -1,10 +1,11 @@
 //! `weft cat`
 
 use crate::exit::Failures;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::io::Write;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::told::Told;
 use weft_client::{Client, OpenOptions};
 
 const CHUNK_BYTES: usize = 8 << 20;
@@ -34,12 +35,12 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn copy_out(client: &Client, place: &WeftPath) -> Result<()> {
-    let file = client.open(at(&place.path), &OpenOptions::new().read(true))?;
+    let file = client.open(at(&place.path), &OpenOptions::new().read(true)).told("open", place)?;
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut out = std::io::stdout().lock();
     let mut offset = 0;
     loop {
-        let bytes = file.read_at(&mut buffer, offset).with_context(|| place.display())?;
+        let bytes = file.read_at(&mut buffer, offset).told("read", place)?;
         if bytes == 0 {
             return Ok(out.flush()?);
         }

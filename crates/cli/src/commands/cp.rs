@@ -19,7 +19,7 @@ use weft_cli_common::{Reported, size};
 /// As with cp, the last argument is the target; if it is a directory, files are copied into it. With -r
 /// symbolic links are copied as links, otherwise they are followed. A slash at the end of the target asks for a
 /// directory. Two sources of one name are not copied over each other. If something cannot be copied, the rest
-/// is still copied, the failures are listed and the exit code is 1.
+/// is still copied, the failures are counted and the exit code is 1.
 ///
 /// Unlike cp, it follows only links that are arguments. If the target directory has a link with the name of a source, the copy is
 /// refused; cp would write to the file behind it. So root can copy into trees of users, who may swap directories for links
@@ -157,11 +157,11 @@ fn copy_stream(connections: &Connections, args: &Args) -> Result<()> {
     };
     if to == STREAM {
         let (client, place) = weft(from)?;
-        return copy::to_stdout(&client, &place.path).with_context(|| place.display());
+        return copy::to_stdout(&client, &place.path).with_context(|| place.typed());
     }
     let (client, place) = weft(to)?;
     let bytes = copy::from_stdin(&client, &place.path, args.layout.wish()?.as_ref(), 0o666 & !umask());
-    bytes.map(drop).with_context(|| place.display())
+    bytes.map(drop).with_context(|| place.typed())
 }
 
 /// The one file or directory that an argument names.
@@ -224,7 +224,6 @@ fn report(outcome: &Outcome, seconds: f64, with_summary: bool) -> Result<()> {
     if outcome.failed.is_empty() {
         return Ok(());
     }
-    eprintln!("weft: {} could not be copied:", outcome.failed.len());
-    outcome.failed.iter().for_each(|failed| eprintln!("  {failed}"));
+    eprintln!("weft: {} could not be copied", outcome.failed.len());
     Err(Reported.into())
 }

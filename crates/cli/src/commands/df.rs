@@ -5,14 +5,14 @@ use crate::exit::Failures;
 use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, or_default};
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, size};
 use weft_wire::messages::server_role;
 
 /// Shows the total and free space of a file system and of each I/O server.
 ///
-/// What is free is what users other than root can write. For the file system it is what files that are striped
-/// over all servers can still grow by: the server with the least room ends that, so it may be less than the sum of
-/// the servers.
+/// Free space is the space that users other than root can write. For the file system it is the growth that is left
+/// to files striped over all servers. The server with the least room limits it, so it may be less than the sum.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<()> {
     for argument in &or_default(&args.places)? {
         let place = WeftPath::from_argument(argument)?;
         let client = connections.client(&place.url)?;
-        let ino = client.stat(at(&place.path), true)?.ino;
+        let ino = client.stat(at(&place.path), true).told("look up", &place)?.ino;
         let (url, whole) = (place.url.clone(), client.statfs_at(ino)?);
         rows.push(Space {
             url: url.clone(),

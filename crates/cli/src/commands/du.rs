@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::{expand_all, or_default};
+use weft_cli_common::place::{WeftPath, expand_all, or_default};
+use weft_cli_common::told::Told;
 use weft_cli_common::tree::{self, Visit};
 use weft_cli_common::{output, size};
 use weft_client::Client;
@@ -84,6 +85,10 @@ impl Open {
     }
 }
 
+fn space_of(place: &WeftPath) -> String {
+    format!("cannot get the space of files in {}", place.typed())
+}
+
 /// Adds up the space of files.
 pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
@@ -91,7 +96,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut sums = Vec::new();
     let mut seen = HashSet::new();
     for (client, place) in expand_all(&connections, &or_default(&args.places)?)? {
-        let attr = client.stat(at(&place.path), false).with_context(|| place.display())?;
+        let attr = client.stat(at(&place.path), false).told("look up", &place)?;
         let mut open = vec![Open::new(&place.path)];
         let mut visit = |visit: Visit<'_>| {
             match visit {
@@ -103,7 +108,7 @@ pub fn run(args: Args) -> Result<()> {
                 }
                 Visit::Leave(..) => {
                     let mut done = open.pop().expect("it was entered");
-                    done.complete(&client)?;
+                    done.complete(&client).with_context(|| space_of(&place))?;
                     let above = open.last_mut().expect("the argument is at the bottom");
                     above.bytes += done.bytes;
                     above.allocated_bytes += done.allocated_bytes;
@@ -115,9 +120,12 @@ pub fn run(args: Args) -> Result<()> {
             }
             Ok(())
         };
-        tree::walk(&client, &place.path, &attr, &mut visit, &mut |_, error| failures.report(&error))?;
+        tree::walk(&client, &place.path, &attr, &mut visit, &mut |path, error| {
+            let place = place.with_path(path.into());
+            failures.report(&error.context(format!("cannot list {}", place.typed())));
+        })?;
         let mut whole = open.pop().expect("the argument is at the bottom");
-        whole.complete(&client)?;
+        whole.complete(&client).with_context(|| space_of(&place))?;
         if args.summarize || attr.kind != FileKind::Directory {
             sums.push(whole.sum(place.display()));
         }

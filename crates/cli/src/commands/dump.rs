@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::io::{IsTerminal, Write};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 
@@ -77,7 +78,7 @@ pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
     let place = WeftPath::from_argument(&args.place)?;
     let client = connections.client(&place.url)?;
-    let file = client.open(at(&place.path), &OpenOptions::new().read(true))?;
+    let file = client.open(at(&place.path), &OpenOptions::new().read(true)).told("open", &place)?;
     let file_bytes = file.stat()?.size;
     let part = match &args.subarray {
         Some(subarray) => Part::array(args.offset, subarray)?,
@@ -100,7 +101,7 @@ pub fn run(args: Args) -> Result<()> {
             _ => lines.put(&mut out, data),
         }
     })
-    .with_context(|| place.display())?;
+    .with_context(|| place.typed())?;
     bar.finish_and_clear();
     lines.end(&mut out)?;
     Ok(out.flush()?)

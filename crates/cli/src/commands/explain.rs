@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::io::Read;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, size};
 use weft_client::{File, OpenOptions, RdmaPlan, ServerPlan, TransportInUse};
 use weft_layout::{Extent, Layout, Level, Regions};
@@ -132,7 +133,7 @@ pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(args.place.as_deref().context("which file?")?)?;
     let client = Connections::new(&args.connect).client(&place.url)?;
     let options = OpenOptions::new().read(!args.write).write(args.write).sync(args.sync);
-    let file = client.open(at(&place.path), &options)?;
+    let file = client.open(at(&place.path), &options).told("open", &place)?;
     if args.mpi.mpi {
         return explain_mpi(&args, Some(place.display()), &file.layout(), &regions);
     }

@@ -53,7 +53,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// What a link leads to.
+/// The target of a link.
 enum Target {
     /// A symbolic link with this text.
     Text(Vec<u8>),
@@ -105,7 +105,7 @@ pub fn run(args: Args) -> Result<()> {
     failures.result()
 }
 
-/// The files that get another name, each as it was typed and as a path.
+/// The files that get another name, each with its typed text.
 fn files(
     connections: &Connections,
     arguments: &[String],

@@ -1,11 +1,12 @@
 //! `weft ls`
 
 use crate::exit::Failures;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all, or_default};
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, size, tree};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
@@ -100,14 +101,16 @@ pub fn run(args: Args) -> Result<()> {
 /// Lists a directory under its name, or a file without a heading.
 fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
     let follow = !args.long && !args.directory;
-    let attr = client.stat(at(&place.path), follow)?;
+    let attr = client.stat(at(&place.path), follow).told("list", place)?;
     if attr.kind != FileKind::Directory || args.directory {
         return Ok(Listing {
             heading: String::new(),
             rows: vec![(place.display(), place.path.clone(), attr)],
         });
     }
-    let entries = tree::list(client, at(&place.path))?.into_iter();
+    let entries = tree::list(client, at(&place.path))
+        .with_context(|| format!("cannot list {}", place.typed()))?
+        .into_iter();
     let shown = entries.filter(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
     let rows = shown
         .map(|entry| (entry.name.to_string_lossy().into_owned(), place.path.join(&entry.name), entry.attr))

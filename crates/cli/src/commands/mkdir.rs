@@ -3,9 +3,10 @@
 use crate::exit::Failures;
 use crate::modes::Mode;
 use crate::new_files::{LayoutArgs, umask};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::WeftPath;
+use weft_cli_common::told::Told;
 use weft_cli_common::tree;
 
 /// Makes directories.
@@ -45,16 +46,17 @@ fn make(args: &Args, connections: &Connections, place: &WeftPath) -> Result<()> 
     let plain_mode = 0o777 & !umask();
     if args.parents {
         if let Some(above) = place.path.parent() {
-            tree::make_dirs(&client, above, plain_mode | 0o300)?;
+            let made = tree::make_dirs(&client, above, plain_mode | 0o300);
+            made.with_context(|| format!("cannot make the directory {}", place.typed()))?;
         }
         if is_directory(&client, &place.path) {
             return Ok(());
         }
     }
     let mode = args.mode.as_ref().map_or(plain_mode, |mode| mode.of_new_directory(umask()));
-    match args.layout.wish()? {
-        Some(layout) => client.mkdir_with_layout(at(&place.path), mode, &layout)?,
-        None => client.mkdir(at(&place.path), mode)?,
+    let made = match args.layout.wish()? {
+        Some(layout) => client.mkdir_with_layout(at(&place.path), mode, &layout),
+        None => client.mkdir(at(&place.path), mode),
     };
-    Ok(())
+    made.map(drop).told("make the directory", place)
 }

@@ -1,11 +1,12 @@
 //! `weft mv`
 
 use crate::exit::Failures;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use std::collections::HashSet;
 use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::told::Told;
 use weft_client::Client;
 use weft_wire::messages::rename_flags;
 
@@ -41,7 +42,7 @@ pub fn run(args: Args) -> Result<()> {
     let into_dir = is_directory(&client, &to.path);
     let sources = expand_all(&connections, first)?;
     if sources.len() > 1 && !into_dir {
-        bail!("{} is not a directory; it cannot take {} sources", to.display(), sources.len());
+        bail!("{} is not a directory; it cannot take {} sources", to.typed(), sources.len());
     }
     let mut failures = Failures::default();
     let mut made = HashSet::new();
@@ -49,8 +50,8 @@ pub fn run(args: Args) -> Result<()> {
         if from.url != to.url {
             bail!(
                 "{} and {} are in different file systems; use weft cp, then weft rm",
-                from.display(),
-                to.display()
+                from.typed(),
+                to.typed()
             );
         }
         let target = if into_dir { to.path.join(from.name()) } else { to.path.clone() };
@@ -58,18 +59,19 @@ pub fn run(args: Args) -> Result<()> {
             let target = to.with_path(target);
             failures.report(&anyhow!(
                 "{} is not replaced by {}: it was just moved there",
-                target.display(),
-                from.display()
+                target.typed(),
+                from.typed()
             ));
             continue;
         }
         if are_same(&client, &from.path, &target) {
-            failures.report(&anyhow!("{} and {} are the same file", from.display(), to.display()));
+            failures.report(&anyhow!("{} and {} are the same file", from.typed(), to.typed()));
             continue;
         }
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };
         let moved = client.rename(at(&from.path), at(&target), flags);
-        failures.ok(moved.with_context(|| format!("cannot move {}", from.display())));
+        let target = to.with_path(target);
+        failures.ok(moved.told_as(|| format!("move {} to {}", from.typed(), target.typed())));
     }
     failures.result()
 }

@@ -259,7 +259,7 @@ fn set(args: &SetArgs) -> Result<()> {
             let progress = ProgressBar::new_spinner();
             let told =
                 |entries| progress.set_message(format!("marking {}: {entries} entries", place.display()));
-            let tree = client.mark_tree(at(&place.path), true, told).with_context(|| place.display())?;
+            let tree = client.mark_tree(at(&place.path), true, told).with_context(|| place.typed())?;
             progress.finish_and_clear();
             (quota_kind::TREE, tree)
         }
@@ -313,7 +313,7 @@ fn get(args: &GetArgs) -> Result<()> {
             Box::new(move |row| (row.kind, row.id) == (kind, id))
         }
         Some(Subject::Tree(place)) => {
-            let tree = tree_of(&client, &place.path).with_context(|| place.display())?;
+            let tree = tree_of(&client, &place.path).with_context(|| place.typed())?;
             Box::new(move |row| (row.kind, row.id) == (quota_kind::TREE, tree))
         }
         None => {
@@ -346,9 +346,9 @@ fn rm(args: &RmArgs) -> Result<()> {
     match &subject {
         Subject::Id(kind, id) => client.set_quota(*kind, *id, None)?,
         Subject::Tree(place) => {
-            let tree = tree_of(&client, &place.path).with_context(|| place.display())?;
+            let tree = tree_of(&client, &place.path).with_context(|| place.typed())?;
             client.set_quota(quota_kind::TREE, tree, None)?;
-            client.mark_tree(at(&place.path), false, |_| {}).with_context(|| place.display())?;
+            client.mark_tree(at(&place.path), false, |_| {}).with_context(|| place.typed())?;
         }
     }
     Ok(())

@@ -258,7 +258,7 @@ impl Opening {
                 eprintln!("{} {name}: {text}", weft_log::timestamp_now());
                 // systemd must not end the server meanwhile.
                 let more = READY_EXTENDED.as_micros();
-                // Nobody but systemd may be told, and it hears the next report.
+                // If systemd misses this report, it gets the next one.
                 let _ = tell_systemd(&format!("EXTEND_TIMEOUT_USEC={more}\nSTATUS={text}"));
             }
         };

@@ -1,11 +1,12 @@
 //! `weft stat`
 
 use crate::exit::Failures;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 use std::io::Write;
 use weft_cli_common::connections::{ConnectArgs, Connections, at, transport_of};
 use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
@@ -32,9 +33,9 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut shown = Vec::new();
     for (client, place) in expand_all(&connections, &args.places)? {
-        let attr = client.stat(at(&place.path), args.dereference).with_context(|| place.display());
+        let attr = client.stat(at(&place.path), args.dereference).told("look up", &place);
         if let Some(attr) = failures.ok(attr)
-            && let Some(space) = failures.ok(client.allocated_bytes([&attr]))
+            && let Some(space) = failures.ok(client.allocated_bytes([&attr]).told("get the space of", &place))
         {
             shown.push((client, place, attr, space[0]));
         }
@@ -88,7 +89,7 @@ fn print(
     let group = format!("{} ({})", output::group_name(attr.gid), attr.gid);
     writeln!(out, "{}", place.display())?;
     if attr.kind == FileKind::Symlink {
-        let target = client.readlink(at(&place.path))?;
+        let target = client.readlink(at(&place.path)).told("read the link", place)?;
         writeln!(out, "  target    {}", String::from_utf8_lossy(&target))?;
     }
     writeln!(out, "  kind      {}", output::kind_text(attr.kind))?;

@@ -2,9 +2,10 @@
 
 use crate::exit::Failures;
 use crate::new_files::{LayoutArgs, umask};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 use weft_wire::messages::{Attr, FileKind};
@@ -62,7 +63,7 @@ fn get(args: GetArgs) -> Result<()> {
     let mut failures = Failures::default();
     let mut shown = Vec::new();
     for (client, place) in expand_all(&connections, &args.places)? {
-        let attr = failures.ok(client.stat(at(&place.path), true).with_context(|| place.display()));
+        let attr = failures.ok(client.stat(at(&place.path), true).told("look up", &place));
         shown.extend(attr.map(|attr| (client, place, attr)));
     }
     if args.json {
@@ -106,13 +107,13 @@ fn set(args: SetArgs) -> Result<()> {
         Err(error) if error.errno() == libc::ENOENT && !args.reset => {
             let options = OpenOptions::new().write(true).create_new(true).mode(0o666 & !umask());
             let options = wish.into_iter().fold(options, OpenOptions::layout);
-            client.open(at(path), &options).with_context(|| place.display())?;
+            client.open(at(path), &options).told("create", &place)?;
         }
         attr => {
-            if args.reset && attr?.kind != FileKind::Directory {
-                bail!("{} is not a directory; --reset is for directories only", place.display());
+            if args.reset && attr.told("look up", &place)?.kind != FileKind::Directory {
+                bail!("{} is not a directory; --reset is for directories only", place.typed());
             }
-            client.set_layout(at(path), wish.as_ref()).with_context(|| place.display())?;
+            client.set_layout(at(path), wish.as_ref()).told("set the striping of", &place)?;
         }
     }
     Ok(())

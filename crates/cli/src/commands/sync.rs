@@ -158,7 +158,6 @@ fn report(args: &Args, outcome: &Outcome, seconds: f64) -> Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    eprintln!("weft: {} could not be copied:", failed.len());
-    failed.iter().for_each(|failed| eprintln!("  {failed}"));
+    eprintln!("weft: {} could not be copied", failed.len());
     Err(Reported.into())
 }

@@ -3,9 +3,9 @@
 use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::path::Path;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
-use weft_cli_common::place::{expand_all, or_default};
+use weft_cli_common::place::{WeftPath, expand_all, or_default};
+use weft_cli_common::told::Told;
 use weft_cli_common::{output, tree};
 use weft_client::{At, Client};
 use weft_wire::messages::FileKind;
@@ -42,10 +42,10 @@ pub fn run(args: Args) -> Result<()> {
     let mut counts = Counts::default();
     let mut out = output::stdout();
     for (client, place) in expand_all(&connections, &or_default(&args.places)?)? {
-        let attr = client.stat(at(&place.path), true).with_context(|| place.display())?;
+        let attr = client.stat(at(&place.path), true).told("list", &place)?;
         writeln!(out, "{}", place.display())?;
         if attr.kind == FileKind::Directory {
-            branch(&args, &client, (attr.ino, &place.path), "", 1, &mut counts, &mut failures, &mut out)?;
+            branch(&args, &client, (attr.ino, &place), "", 1, &mut counts, &mut failures, &mut out)?;
         }
     }
     writeln!(out, "\n{} directories, {} files", counts.directories, counts.files)?;
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Result<()> {
 fn branch(
     args: &Args,
     client: &Client,
-    (ino, dir): (u64, &Path),
+    (ino, place): (u64, &WeftPath),
     indent: &str,
     level: usize,
     counts: &mut Counts,
@@ -67,14 +67,15 @@ fn branch(
     if level > args.levels {
         return Ok(());
     }
-    let listed = tree::list(client, At::ino(ino).shown_as(dir));
+    let listed = tree::list(client, At::ino(ino).shown_as(&place.path))
+        .with_context(|| format!("cannot list {}", place.typed()));
     let Some(mut entries) = failures.ok(listed) else { return Ok(()) };
     entries.retain(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
     entries.retain(|entry| !args.directories || entry.attr.kind == FileKind::Directory);
     let last = entries.len().saturating_sub(1);
     for (index, entry) in entries.iter().enumerate() {
         let (mark, more) = if index == last { ("└── ", "    ") } else { ("├── ", "│   ") };
-        let path = dir.join(&entry.name);
+        let path = place.path.join(&entry.name);
         write!(out, "{indent}{mark}{}", entry.name.to_string_lossy())?;
         match entry.attr.kind {
             FileKind::Symlink => {
@@ -85,16 +86,8 @@ fn branch(
         }
         if entry.attr.kind == FileKind::Directory {
             counts.directories += 1;
-            branch(
-                args,
-                client,
-                (entry.attr.ino, &path),
-                &format!("{indent}{more}"),
-                level + 1,
-                counts,
-                failures,
-                out,
-            )?;
+            let below = (entry.attr.ino, &place.with_path(path));
+            branch(args, client, below, &format!("{indent}{more}"), level + 1, counts, failures, out)?;
         } else {
             counts.files += 1;
         }

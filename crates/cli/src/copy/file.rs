@@ -152,6 +152,11 @@ impl OpenFile {
         }
     }
 
+    /// The message for a failed write: it has the target's final name, not the temporary one.
+    fn cannot_write(&self) -> String {
+        format!("cannot write {}", self.ends.to.shown())
+    }
+
     /// Writes `data` if it is the whole of a new file that is small, with its times. Returns whether it was.
     fn write_whole(&self, data: &[u8], offset: u64) -> Result<bool> {
         let is_whole = offset == 0 && data.len() as u64 == self.meta.size;
@@ -241,9 +246,11 @@ impl Chunk {
                 if got == 0 {
                     bail!("the source became shorter while it was copied");
                 }
-                let written = match self.file.write_whole(&buffer[..got], *offset)? {
+                let data = &buffer[..got];
+                let cannot_write = || self.file.cannot_write();
+                let written = match self.file.write_whole(data, *offset).with_context(cannot_write)? {
                     true => got as u64,
-                    false => self.file.write_sparsely(&buffer[..got], *offset)?,
+                    false => self.file.write_sparsely(data, *offset).with_context(cannot_write)?,
                 };
                 progress(got as u64, written);
                 *offset += got as u64;
@@ -262,7 +269,7 @@ impl Chunk {
         let last = file.chunks_left.fetch_sub(1, Ordering::AcqRel) == 1;
         match (last, file.failed.load(Ordering::Acquire), &file.growing) {
             (false, ..) => None,
-            (true, false, _) => Some(self.complete(options)),
+            (true, false, _) => Some(self.complete(options).with_context(|| file.cannot_write())),
             // What is apart stays for the next copy, as far as its name says.
             (true, true, Some(growing)) => {
                 let is_worth_it = file.begun_bytes() > 0;

@@ -196,9 +196,7 @@ impl Copy<'_> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                let text = weft_cli_common::output::error_text(&error);
-                let place = weft_cli_common::output::visible_lines(&what.shown());
-                let text = format!("{place}: {text}");
+                let text = weft_cli_common::output::error_text(&error.context(what.shown()));
                 self.bar.suspend(|| eprintln!("weft: {text}"));
                 self.failed.lock().expect("no thread panics while it notes a failure").push(text);
                 None
