@@ -113,7 +113,7 @@ impl Host {
         Some(Host { address, xid: u32::from(last) << 16, gateway, handle: handle.to_vec(), calls })
     }
 
-    /// A call as it is sent, with a number of its own.
+    /// The bytes of a call, with a number of its own.
     fn message(&mut self, (program, version, number): (u32, u32, u32), args: Writer) -> Vec<u8> {
         self.xid += 1;
         let header = CallHeader {

@@ -13,7 +13,7 @@ struct Told {
 
 static TOLD: Mutex<Option<Told>> = Mutex::new(None);
 
-/// Counts a measurement that was made, and tells of it if nothing was told for a while.
+/// Counts a measurement, and prints it if nothing was printed for a while.
 pub fn tell() {
     let now = Instant::now();
     let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -25,7 +25,7 @@ pub fn tell() {
 }
 
 impl Told {
-    /// What is to be told now.
+    /// The line that is due now, if one is.
     fn due(&mut self, now: Instant) -> Option<String> {
         if now.duration_since(self.last) < TELL_EVERY {
             return None;

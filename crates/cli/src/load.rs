@@ -24,11 +24,11 @@ pub struct Look {
 
 /// The answer of a server.
 pub struct Answer {
-    /// Its name.
+    /// The name in the cluster file.
     pub name: String,
     /// "meta" or "io".
     pub role: &'static str,
-    /// Its address.
+    /// The address that clients connect to.
     pub address: String,
     /// Its status, or why it does not answer.
     pub status: Result<StatusReply, String>,

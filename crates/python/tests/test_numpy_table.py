@@ -178,7 +178,7 @@ def test_any_index(weft, top, data, shape):
         found = outcome(lambda: assign(array, key, value))
         read = outcome(lambda: begin[key])
         # Where nothing is selected, whether NumPy looks at the value depends on the form of the index. Of a value with two
-        # faults, like a wrong shape and a wrong dtype, either may be told.
+        # faults, like a wrong shape and a wrong dtype, either may be reported.
         both_raise = expected[0][0] == found[0][0] == "raised"
         assert selects_nothing(read) or both_raise or like(expected, found, read) == expected
         assert outcome(lambda: array[...]) == outcome(lambda: begin if expected[0][0] == "raised" else model)

@@ -17,7 +17,7 @@ use weft_wire::messages::FileKind;
 ///
 /// MODE is an octal number, or changes separated by commas. Each names whose bits (`u`, `g`, `o`, `a`), then
 /// `+`, `-` or `=`, then letters of `rwxXst`, or one of `u`, `g` and `o` whose bits are copied. `X` is `x` for
-/// directories and for files that somebody may execute. Without `u`, `g`, `o` or `a` the umask protects bits.
+/// directories and for files with an execute bit. Without `u`, `g`, `o` or `a` the umask protects bits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +42,7 @@ pub struct Args {
 
 const WHAT: &str = "change the mode of";
 
-/// Changes modes.
+/// Changes the modes of all arguments, and reports those that could not be changed.
 pub fn run(args: Args) -> Result<()> {
     let reach = Reach {
         places: &args.places,

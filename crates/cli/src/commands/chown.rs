@@ -88,7 +88,7 @@ impl Owner {
     }
 }
 
-/// Changes owners.
+/// Changes the owners of all arguments, and reports those that could not be changed.
 pub fn run(args: Args) -> Result<()> {
     let reach = Reach {
         places: &args.places,

@@ -69,7 +69,7 @@ struct Link {
     place: WeftPath,
 }
 
-/// Makes links.
+/// Makes a link for each argument, and reports those that could not be made.
 pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
     let (last, first) = args.places.split_last().expect("two at least");

@@ -25,7 +25,7 @@ Examples:
   weft touch -c -r results.txt weft:/data/results.txt"
 )]
 pub struct Args {
-    /// The files.
+    /// Files and directories; missing ones are created empty.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
     /// Make no files.
@@ -58,7 +58,7 @@ pub struct Args {
 
 const WHAT: &str = "touch";
 
-/// Sets times.
+/// Sets the times of all arguments, and creates missing files.
 pub fn run(args: Args) -> Result<()> {
     let connections = Connections::new(&args.connect);
     let changes = changes(&args, &connections)?;

@@ -35,11 +35,11 @@ pub enum NoConnection {
 /// A server, as it says it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerState {
-    /// Its name.
+    /// The name in the cluster file.
     pub name: String,
     /// "meta" or "io".
     pub role: &'static str,
-    /// Its address.
+    /// The address that clients connect to.
     pub address: String,
     /// What it says, or why it does not.
     pub status: Result<StatusReply, String>,

@@ -23,7 +23,7 @@ use weft_wire::Status as Answer;
 use super::Locks;
 use crate::permits::{Permit, Permits};
 
-/// The locks of a session, for requests that rely on them. Asks nobody: it is for the reactor's thread.
+/// The locks of a session, for requests that rely on them. It sends no request, so that the reactor's thread can use it.
 struct InSession(Client);
 
 impl Guard for InSession {
