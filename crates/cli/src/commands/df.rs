@@ -19,7 +19,7 @@ pub struct Args {
     /// The file systems [default: the file system of WEFT_URL].
     #[arg(value_name = "URL")]
     places: Vec<String>,
-    /// Print sizes in KiB, MiB and so on [default].
+    /// Print sizes in KiB, MiB and so on.
     #[arg(short = 'h', long = "human-readable", overrides_with = "bytes")]
     human: bool,
     /// Print sizes in bytes.

@@ -40,7 +40,7 @@ pub struct Args {
     /// The time: a date, a time of day, both, @SECONDS since 1970, or words such as 3 days ago.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["stamp", "reference"])]
     date: Option<String>,
-    /// The time, as [[CC]YY]MMDDhhmm[.ss].
+    /// The time, as `[[CC]YY]MMDDhhmm[.ss]`.
     #[arg(short = 't', value_name = "STAMP", conflicts_with = "reference")]
     stamp: Option<String>,
     /// The times of this file, in Weft or local.
