@@ -133,13 +133,13 @@ fn a_permanent_installation() {
     }
     let said = run(&hosts, "root", RUN[2]);
     assert!(said.ends_with("by alice\n"), "{said}");
-    assert!(hosts.sh("node03", "ls -ln /weft/home").contains(" 1000 1000 "), "{said}");
+    assert!(hosts.sh("node03", "ls -ln /mnt/weft/home").contains(" 1000 1000 "), "{said}");
     // Servers run as the user of the package, which alone can read the key.
     assert_eq!(hosts.sh("node02", "find /var/lib/weft -not -user weft"), "/var/lib/weft/disk0\n");
     assert_eq!(hosts.sh("node02", "stat -c '%U %a' /etc/weft/cluster.key"), "weft 600\n");
     let denied = hosts.output_as(USER, "node03", "cat /etc/weft/keys/*");
     assert!(!denied.status.success());
-    hosts.sh("node03", "umount /weft");
+    hosts.sh("node03", "umount /mnt/weft");
 }
 
 /// A command that stands in a chapter and is not run would not be noticed when it stops working.
