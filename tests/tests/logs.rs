@@ -116,7 +116,7 @@ fn a_write_is_followed_from_a_mount_to_the_disk_by_its_id() {
         asked.extend(asks.iter().map(|line| value(line, "request").to_string()));
         let on_disk = ["accessed the data file", "writes=1", &ino, &id, "target=weft_server::io::work"];
         line_of(|| cluster.log(server), &on_disk);
-        line_of(|| cluster.log(server), &["done for weft(", "op=Write", "status=done", &ino, &id]);
+        line_of(|| cluster.log(server), &["done for weft mount ", "op=Write", "status=done", &ino, &id]);
     }
     assert_eq!(asked.len(), 2, "one id for all requests of a system call\n{}", mount_log(&cluster));
 }
