@@ -98,8 +98,11 @@ fn idle_clients_of_a_gateway_leave_descriptors_for_others() {
     cluster.place(name, &address, &directory);
     cluster.start_through(name, with_few_descriptors());
     cluster.wait_ready(name);
-    let idle: Vec<TcpStream> =
-        (0..2 * DESCRIPTORS).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
+    let connect = |_| {
+        TcpStream::connect(&address)
+            .unwrap_or_else(|error| panic!("cannot connect to {address}: {error}\n{}", cluster.log(name)))
+    };
+    let idle: Vec<TcpStream> = (0..2 * DESCRIPTORS).map(connect).collect();
     let url = format!("nfs://{address}/?mountport={port}");
     wait_until("another client is served", BACK_MAX, || {
         let listed = Command::new("timeout").arg("5").arg(weft_bin()).args(["nfs", "ls", &url]).output();

@@ -22,7 +22,7 @@
 //! use weft_layout::Layout;
 //!
 //! let layout = Layout::new(65536, 2, 3, 6)?;
-//! assert_eq!([0, 1, 2].map(|slot| layout.chain(slot)), [2, 3, 4]);
+//! assert_eq!([0, 1, 2].map(|slot| layout.chain(slot).0), [2, 3, 4]);
 //!
 //! // Byte 100 of strip 4 is byte 100 of the second strip that slot 1 (server 3) holds.
 //! assert_eq!(layout.local_offset(4 * 65536 + 100), (1, 65536 + 100));

@@ -43,7 +43,7 @@ struct Kept {
 static KEPT: AtomicPtr<Kept> = AtomicPtr::new(ptr::null_mut());
 
 unsafe extern "C" {
-    static environ: *const *const c_char;
+    static mut environ: *const *const c_char;
 }
 
 /// A variable and its value.
@@ -94,14 +94,25 @@ pub(crate) fn missing(given: &[&[u8]], runtime: Option<&[u8]>) -> Vec<CString> {
 
 /// Puts variables back that the program has removed from its own environment. For what libc executes by
 /// itself, and before this library looks for a key.
+///
+/// The environment becomes a new list, which is never freed. `setenv` could free the old one, which the program may just have
+/// passed to `execve`.
 pub(crate) fn restore_own() {
-    for text in missing(&own_environment(), None) {
-        let Some((name, value)) = pair(text.to_bytes()) else { continue };
-        if let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) {
-            // SAFETY: both end with a zero.
-            unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
-        }
+    let own = own_environment();
+    let missing = missing(&own, None);
+    if missing.is_empty() {
+        return;
     }
+    let is_replaced = |entry: &[u8]| {
+        let name = pair(entry).map(|(name, _)| name);
+        name.is_some() && missing.iter().any(|text| pair(text.to_bytes()).map(|(name, _)| name) == name)
+    };
+    let kept = own.iter().filter(|entry| !is_replaced(entry)).map(|entry| entry.as_ptr().cast::<c_char>());
+    let mut list: Vec<*const c_char> = kept.collect();
+    list.extend(missing.into_iter().map(|text| text.into_raw().cast_const()));
+    list.push(std::ptr::null());
+    // SAFETY: strings that end with a zero, of the old list or never freed, and a list that is never freed.
+    unsafe { environ = list.leak().as_ptr() };
 }
 
 /// The names of libraries in a value of `LD_PRELOAD`.
