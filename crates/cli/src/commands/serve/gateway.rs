@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +69,8 @@ pub(super) fn run(start: Start, signals: &BlockedSignals) -> Result<()> {
     let _lock = lock(&directory)?;
     let desk = Desk::open(&directory)?;
     let metrics = gateway.metrics.clone().map(|address| GatewayMetrics::serve(&address)).transpose()?;
+    // Before clients can take all descriptors.
+    let signalled = signals.descriptor().context("cannot wait for signals")?;
     loop {
         let client = match gateway.connect(signals)? {
             Connected::Client(client) => *client,
@@ -77,7 +79,7 @@ pub(super) fn run(start: Start, signals: &BlockedSignals) -> Result<()> {
         };
         let serving = gateway.serve(client, metrics.as_ref().map(GatewayMetrics::times))?;
         notify_systemd();
-        let next = gateway.look_after(&serving, signals, &desk, metrics.as_ref())?;
+        let next = gateway.look_after(&serving, (signals, signalled.as_fd()), &desk, metrics.as_ref())?;
         serving.stop();
         match next {
             Next::End => {
@@ -272,11 +274,10 @@ impl Gateway {
     fn look_after(
         &mut self,
         serving: &Serving,
-        signals: &BlockedSignals,
+        (signals, signalled): (&BlockedSignals, BorrowedFd<'_>),
         desk: &Desk,
         metrics: Option<&GatewayMetrics>,
     ) -> Result<Next> {
-        let signalled = signals.descriptor().context("cannot wait for signals")?;
         loop {
             wait_at_most(LOOK, [signalled.as_raw_fd(), desk.as_raw_fd()]);
             match signals.wait_at_most(Duration::ZERO) {
