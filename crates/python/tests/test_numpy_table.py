@@ -7,7 +7,7 @@ the contents afterwards. DELIBERATE has what differs, and why.
 import numpy as np
 import pytest
 import weftfs
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from outcomes import differences, outcome
@@ -113,9 +113,15 @@ def test_values(weft, top, dtype, shape):
     with array_of(weft, f"{top}/a", of_shape, of_dtype) as array:
         for index in PLACES[shape]:
             for value in expressions(VALUES):
-                found.append(assigned(array, begin, index, value))
+                if not is_garbled(of_dtype, value_of(value)):
+                    found.append(assigned(array, begin, index, value))
     different = differences(found)
     assert not different, f"{dtype} {shape}: {len(different)} differ\n" + "\n".join(different)
+
+
+def is_garbled(dtype, value):
+    """Whether NumPy may store uninitialised memory: it forgets the error when an index with arrays turns strings into times."""
+    return dtype.kind in "mM" and isinstance(value, np.ndarray) and value.dtype.kind in "SU"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -173,6 +179,7 @@ def test_any_index(weft, top, data, shape):
     with array_of(weft, f"{top}/a", shape, dtype) as array:
         assert outcome(lambda: array[key]) == outcome(lambda: model[key])
         value = data.draw(values())
+        assume(not is_garbled(dtype, value))
         begin = model.copy()
         expected = outcome(lambda: assign(model, key, value))
         found = outcome(lambda: assign(array, key, value))
