@@ -86,6 +86,37 @@ pub fn is_address_sanitizer(library: &[u8]) -> bool {
     has(b"libasan.so") || has(b"libclang_rt.asan")
 }
 
+/// The names of libraries in a value of `LD_PRELOAD`.
+pub fn preloaded(value: &[u8]) -> Vec<&[u8]> {
+    value.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty()).collect()
+}
+
+/// A value of `LD_PRELOAD` with these libraries before `others`, but behind the runtime of AddressSanitizer. `runtime`: the one
+/// that the program needs. It is put in front if none is there, and `::` marks it as not named by the user.
+pub fn preload_value<'a>(
+    libraries: &[&'a [u8]],
+    mut others: Vec<&'a [u8]>,
+    runtime: Option<&[u8]>,
+) -> Vec<u8> {
+    let behind = others.iter().take_while(|library| is_address_sanitizer(library)).count();
+    others.splice(behind..behind, libraries.iter().copied());
+    let all = others.join(&b':');
+    match runtime.filter(|_| behind == 0) {
+        Some(runtime) => [runtime, b"::", &all].concat(),
+        None => all,
+    }
+}
+
+/// A value of `LD_PRELOAD` without the runtime that [`preload_value`] put in front.
+pub fn without_runtime(value: &[u8]) -> &[u8] {
+    match value.windows(2).position(|two| two == b"::") {
+        Some(end) if is_address_sanitizer(&value[..end]) && !value[..end].contains(&b':') => {
+            &value[end + 2..]
+        }
+        _ => value,
+    }
+}
+
 /// The interpreter and its option, if these are the first bytes of a script.
 pub fn script_line(start: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let rest = start.strip_prefix(b"#!")?;

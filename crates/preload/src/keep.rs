@@ -13,11 +13,13 @@
 //! start elsewhere. A program that needs that runtime gets it by `RUNTIME::LIBRARIES`. The empty name marks it
 //! as put there, so that programs after it do not get it.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use weft_host::program::is_address_sanitizer;
+use weft_host::program::{is_address_sanitizer, preload_value, preloaded, without_runtime};
+
+use crate::strings::{Strings, list_of, with_entries};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD";
 const PREFIX: &[u8] = b"WEFT_PREFIX";
@@ -43,7 +45,7 @@ struct Kept {
 static KEPT: AtomicPtr<Kept> = AtomicPtr::new(ptr::null_mut());
 
 unsafe extern "C" {
-    static mut environ: *const *const c_char;
+    static mut environ: Strings;
 }
 
 /// A variable and its value.
@@ -57,16 +59,10 @@ fn value<'a>(entries: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 fn own_environment() -> Vec<&'static [u8]> {
-    let mut entries = Vec::new();
     // SAFETY: libc's list of strings, which ends with NULL.
-    unsafe {
-        let mut next = environ;
-        while !next.is_null() && !(*next).is_null() {
-            entries.push(CStr::from_ptr(*next).to_bytes());
-            next = next.add(1);
-        }
-    }
-    entries
+    let entries = unsafe { list_of(environ) };
+    // SAFETY: strings.
+    entries.into_iter().map(|entry| unsafe { CStr::from_ptr(entry) }.to_bytes()).collect()
 }
 
 /// Notes the environment, when the program starts.
@@ -98,45 +94,21 @@ pub(crate) fn missing(given: &[&[u8]], runtime: Option<&[u8]>) -> Vec<CString> {
 /// The environment becomes a new list, which is never freed. `setenv` could free the old one, which the program may just have
 /// passed to `execve`.
 pub(crate) fn restore_own() {
-    let own = own_environment();
-    let missing = missing(&own, None);
+    let missing = missing(&own_environment(), None);
     if missing.is_empty() {
         return;
     }
-    let is_replaced = |entry: &[u8]| {
-        let name = pair(entry).map(|(name, _)| name);
-        name.is_some() && missing.iter().any(|text| pair(text.to_bytes()).map(|(name, _)| name) == name)
-    };
-    let kept = own.iter().filter(|entry| !is_replaced(entry)).map(|entry| entry.as_ptr().cast::<c_char>());
-    let mut list: Vec<*const c_char> = kept.collect();
-    list.extend(missing.into_iter().map(|text| text.into_raw().cast_const()));
-    list.push(std::ptr::null());
-    // SAFETY: strings that end with a zero, of the old list or never freed, and a list that is never freed.
-    unsafe { environ = list.leak().as_ptr() };
-}
-
-/// The names of libraries in a value of `LD_PRELOAD`.
-fn libraries_of(value: &[u8]) -> Vec<&[u8]> {
-    value.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty()).collect()
+    // SAFETY: libc's list of strings. The new list and the strings that are added are never freed.
+    unsafe { environ = with_entries(environ, missing.leak(), &[]).leak().as_ptr() };
 }
 
 fn is_named(library: &[u8], start: &[u8]) -> bool {
     library.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(start))
 }
 
-/// A value of `LD_PRELOAD` without the runtime that this library put there.
-fn without_runtime(value: &[u8]) -> &[u8] {
-    match value.windows(2).position(|two| two == b"::") {
-        Some(end) if is_address_sanitizer(&value[..end]) && !value[..end].contains(&b':') => {
-            &value[end + 2..]
-        }
-        _ => value,
-    }
-}
-
 impl Kept {
     fn of(environment: &[&[u8]], user: libc::uid_t) -> Kept {
-        let preload = libraries_of(value(environment, PRELOAD).unwrap_or_default());
+        let preload = preloaded(value(environment, PRELOAD).unwrap_or_default());
         let libraries = preload.into_iter().filter(|library| is_named(library, LIBRARIES));
         let is_kept = |entry: &[u8]| {
             let (name, value) = pair(entry).unwrap_or_default();
@@ -193,22 +165,21 @@ impl Kept {
     /// The value of `LD_PRELOAD` for a program that needs this runtime.
     fn preload(&self, given: &[u8], runtime: Option<&[u8]>, is_off: bool) -> Vec<u8> {
         let rest = without_runtime(given);
-        let mut all = libraries_of(rest);
-        let is_there = all.iter().any(|library| is_named(library, OWN_LIBRARY));
+        let mut others = preloaded(rest);
+        let is_there = others.iter().any(|library| is_named(library, OWN_LIBRARY));
         if !is_there && (is_off || self.libraries.is_empty()) {
             return given.to_vec();
         }
+        let has_runtime = others.first().is_some_and(|library| is_address_sanitizer(library));
+        if is_there && (runtime.is_none() || has_runtime) {
+            return rest.to_vec();
+        }
+        let mut libraries = Vec::new();
         if !is_there {
-            all.retain(|library| !is_named(library, LIBRARIES));
-            let behind = all.iter().take_while(|library| is_address_sanitizer(library)).count();
-            all.splice(behind..behind, self.libraries.iter().map(Vec::as_slice));
+            others.retain(|library| !is_named(library, LIBRARIES));
+            libraries.extend(self.libraries.iter().map(Vec::as_slice));
         }
-        let has_runtime = all.first().is_some_and(|library| is_address_sanitizer(library));
-        match runtime.filter(|_| !has_runtime) {
-            Some(runtime) => [runtime, b"::", &all.join(&b':')].concat(),
-            None if is_there => rest.to_vec(),
-            None => all.join(&b':'),
-        }
+        preload_value(&libraries, others, runtime)
     }
 }
 

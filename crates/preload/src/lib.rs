@@ -43,6 +43,7 @@ mod paths;
 mod privileges;
 mod real;
 mod shared;
+mod strings;
 mod table;
 mod umask;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_cli_common::place::WeftPath;
 use weft_client::KEY_DIR;
-use weft_host::program::{Program, is_address_sanitizer};
+use weft_host::program::{Program, preload_value, preloaded};
 
 const LIBRARY: &str = "libweft_preload.so";
 /// Does nothing until a program calls a function on files of MPI.
@@ -127,18 +127,11 @@ fn by_shell(command: &Command, args: &Args) -> Result<()> {
 }
 
 /// The value of LD_PRELOAD: the libraries, before all others but the runtime of AddressSanitizer. That refuses
-/// to start elsewhere. `::` marks one that the user has not named: crates/preload/src/keep.rs.
+/// to start elsewhere.
 fn with_libraries(libraries: &[PathBuf], others: Option<&OsStr>, runtime: Option<&[u8]>) -> OsString {
-    let others = others.unwrap_or_default().as_bytes().split(|byte| matches!(byte, b':' | b' '));
-    let mut all: Vec<&[u8]> = others.filter(|name| !name.is_empty()).collect();
-    let behind = all.iter().take_while(|library| is_address_sanitizer(library)).count();
-    all.splice(behind..behind, libraries.iter().map(|library| library.as_os_str().as_bytes()));
-    let mut value = Vec::new();
-    if let Some(runtime) = runtime.filter(|_| behind == 0) {
-        value.extend([runtime, b"::"].concat());
-    }
-    value.extend(all.join(&b':'));
-    OsString::from_vec(value)
+    let libraries: Vec<&[u8]> = libraries.iter().map(|library| library.as_os_str().as_bytes()).collect();
+    let others = preloaded(others.unwrap_or_default().as_bytes());
+    OsString::from_vec(preload_value(&libraries, others, runtime))
 }
 
 /// The path of the library: what WEFT_PRELOAD says, or where it is installed.

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_host::program::Program;
 
-use super::programs::{Strings, list_of};
 use crate::guard::{Outcome, address, system, warn};
 use crate::paths::{Place, resolve};
+use crate::strings::{Strings, list_of};
 use crate::{cwd, mounts, shared};
 
 /// Depth limit of interpreters that are scripts.

@@ -13,8 +13,7 @@ use std::arch::naked_asm;
 use std::ffi::{c_char, c_int};
 
 use super::process;
-
-type Strings = *const *const c_char;
+use crate::strings::Strings;
 
 unsafe extern "C" {
     static environ: Strings;

@@ -6,12 +6,13 @@ use libc::pid_t;
 
 use super::attributes;
 use super::executed::Executed;
-use super::programs::{Program, Strings, list_of, prepare, search, searches_weft};
+use super::programs::{Program, prepare, search, searches_weft};
 use super::spawn_directories::{self, Beginning};
 use crate::dispatch::on_path;
 use crate::guard::{Errno, enter, run_inside, within};
 use crate::lock_inheritance::{self, Passed};
 use crate::real::hooks;
+use crate::strings::{Strings, list_of, with_entries};
 use crate::{cwd, keep, lock_sessions, table};
 
 /// Depth limit of interpreters that are scripts.
@@ -258,16 +259,8 @@ pub(super) unsafe fn for_program(
             let text = [cwd::VARIABLE.to_bytes(), b"=", &here.to_pass_on()].concat();
             texts.push(CString::new(text).map_err(|_| Errno(libc::EINVAL))?);
         }
-        let name_of =
-            |entry: &CStr| entry.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
-        let mut replaced: Vec<_> = texts.iter().map(|text| name_of(text)).collect();
-        replaced.extend([cwd::VARIABLE, lock_inheritance::VARIABLE].map(|name| name.to_bytes().to_vec()));
         // SAFETY: as the caller promises.
-        let mut all = unsafe { list_of(given) };
-        // SAFETY: strings.
-        all.retain(|entry| !replaced.contains(&name_of(unsafe { CStr::from_ptr(*entry) })));
-        all.extend(texts.iter().map(|text| text.as_ptr()));
-        all.push(std::ptr::null());
+        let all = unsafe { with_entries(given, &texts, &[cwd::VARIABLE, lock_inheritance::VARIABLE]) };
         Ok((texts, all))
     });
     Environment { given, changed: changed.ok(), locks }

@@ -15,29 +15,10 @@ use weft_host::program::{SCRIPT_LINE_BYTES_MAX, script_line};
 
 use crate::guard::{Errno, Outcome, address, system};
 use crate::paths::{Place, Target, resolve};
+use crate::strings::{Strings, list_of};
 use crate::{cwd, mounts, table};
 
 const COPY_BYTES: usize = 1 << 20;
-
-/// A list of strings that ends with NULL.
-pub(super) type Strings = *const *const c_char;
-
-/// The strings of a list.
-///
-/// # Safety
-/// It ends with NULL.
-pub(super) unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
-    let mut all = Vec::new();
-    // SAFETY: as the caller promises.
-    unsafe {
-        let mut next = strings;
-        while !next.is_null() && !(*next).is_null() {
-            all.push(*next);
-            next = next.add(1);
-        }
-    }
-    all
-}
 
 /// What is executed instead of a file in Weft.
 pub(super) struct Program {

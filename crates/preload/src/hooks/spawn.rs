@@ -6,13 +6,14 @@ use libc::{mode_t, pid_t};
 
 use super::opening;
 use super::process::{Start, before_exec, examine_found, for_program, run};
-use super::programs::{Strings, search, searches_weft};
+use super::programs::{search, searches_weft};
 use super::spawn_directories::{self, Beginning};
 use super::whereabouts::directory_at;
 use crate::dispatch::place_of;
 use crate::guard::{Errno, enter, within};
 use crate::paths::Place;
 use crate::real::hooks;
+use crate::strings::Strings;
 use crate::table;
 
 hooks! {
