@@ -5,9 +5,9 @@
 //! have them, because the metadata server does such a write and says what the file is then. Those of striped files have none, for
 //! the same reason as READs; clients ask when they need them.
 //!
-//! No reply to WRITE has attributes from before it. They would have to be of the same transaction as the write: a client takes for its
-//! own what has changed since. No server knows them: of a striped file the size and the time of modification are put together from
-//! all I/O servers, which write independently of each other.
+//! No reply to WRITE has pre-operation attributes (RFC 1813, 2.6). They are valid only if the server reads them in the same
+//! transaction as the write, since the client takes any later change for its own. No server can do that: the size and the time of
+//! modification of a striped file are combined from all I/O servers, which write independently of each other.
 
 use std::sync::Arc;
 

@@ -397,7 +397,7 @@ fn a_wait_that_is_cancelled_between_slices_is_forgotten() {
     assert!(!table.is_settled(INO));
     (0..COUNT).for_each(|id| table.cancel(INO, &wanted(id)));
     while table.go_on() {}
-    // Grants from before the cancellation.
+    // Grants that came ahead of the cancellation.
     (0..COUNT).for_each(|id| table.unlock_owner(INO, lone(id)));
     assert!(table.files.is_empty() && table.waits.is_empty() && table.unsettled.is_empty());
     assert_eq!(table.counts(), (0, 0));
