@@ -147,6 +147,14 @@ commands! {
     Man => man::Args with Cli::command(),
 }
 
+/// `--help` of commands in which `-h` means something else. Such a command disables clap's own flag.
+#[derive(Debug, clap::Args)]
+pub struct LongHelp {
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

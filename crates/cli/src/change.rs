@@ -2,13 +2,13 @@
 
 use crate::exit::Failures;
 use anyhow::Result;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::cell::RefCell;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
 use weft_cli_common::told::Told;
-use weft_client::{At, Client};
-use weft_wire::messages::{Attr, Caller, FileKind};
+use weft_cli_common::tree::{self, Visit};
+use weft_client::Client;
+use weft_wire::messages::{Attr, Caller};
 
 /// Whom the command acts for.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -68,7 +68,7 @@ impl Reach<'_> {
                 let client = self.act.client(client);
                 let attr = client.stat(at(&place.path), self.follow).told(self.what, &place);
                 let Some(attr) = failures.ok(attr) else { continue };
-                self.walk(&client, place, attr, change, &mut failures);
+                self.walk(&client, &place, &attr, change, &mut failures)?;
             }
         }
         failures.result()
@@ -77,38 +77,27 @@ impl Reach<'_> {
     fn walk(
         &self,
         client: &Client,
-        place: WeftPath,
-        attr: Attr,
+        place: &WeftPath,
+        attr: &Attr,
         change: &mut dyn FnMut(&Found<'_>) -> Result<()>,
         failures: &mut Failures,
-    ) {
-        let mut waiting = vec![(place, attr)];
-        while let Some((place, attr)) = waiting.pop() {
-            failures.ok(change(&Found { client, place: &place, attr: &attr }));
-            if !self.recursive || attr.kind != FileKind::Directory {
-                continue;
-            }
-            let entries = list(client, attr.ino).told("list", &place);
-            let entries = failures.ok(entries).unwrap_or_default();
-            let below =
-                entries.into_iter().map(|(name, attr)| (place.with_path(place.path.join(name)), attr));
-            waiting.extend(below);
+    ) -> Result<()> {
+        if !self.recursive {
+            failures.ok(change(&Found { client, place, attr }));
+            return Ok(());
         }
-    }
-}
-
-/// The entries of a directory.
-fn list(client: &Client, ino: u64) -> weft_client::Result<Vec<(OsString, Attr)>> {
-    let mut all = Vec::new();
-    for entry in client.read_dir(At::ino(ino))? {
-        let entry = entry?;
-        let attr = match entry.attr {
-            Some(attr) => attr,
-            None => client.getattr(entry.ino)?,
+        let failures = RefCell::new(failures);
+        let mut visit = |visit: Visit<'_>| {
+            if let Visit::Enter(path, attr) = visit {
+                let changed = change(&Found { client, place: &place.with_path(path.into()), attr });
+                failures.borrow_mut().ok(changed);
+            }
+            Ok(())
         };
-        all.push((OsString::from_vec(entry.name), attr));
+        tree::walk(client, &place.path, attr, &mut visit, &mut |path, error| {
+            let directory = place.with_path(path.into());
+            let error = error.context(format!("cannot list {}", directory.typed()));
+            failures.borrow_mut().report(&error);
+        })
     }
-    // The last one is visited first.
-    all.sort_by(|a, b| b.0.cmp(&a.0));
-    Ok(all)
 }

@@ -10,7 +10,8 @@ use weft_cli_common::output;
 use weft_client::{Client, ErrorKind};
 use weft_wire::Op;
 use weft_wire::messages::{
-    CLOCK_GAUGE, ClientInfo, ClientUse, EndedUse, ServerInfo, StatusReply, acts_for, server_role,
+    CLOCK_GAUGE, ClientInfo, ClientUse, EndedUse, ServerInfo, StatusReply, UNKNOWN_DISK, acts_for,
+    server_role,
 };
 
 /// What all servers had counted at a moment.
@@ -248,7 +249,9 @@ impl Load {
         };
         let mut servers: Vec<ServerLoad> = second.servers.iter().map(of_server).collect();
         let pairs: Vec<_> = second.answers().map(|(name, now)| (before_of(name, now), now)).collect();
-        name_shared_disks(&mut servers);
+        let disks = servers.iter().filter(|server| server.up).map(|server| (&*server.server, server.disk_id));
+        let mut shared = shared_disks(disks);
+        servers.iter_mut().for_each(|server| server.on_disk_of = shared.remove(&server.server));
         let (clients, internal) = clients_between(first, second, seconds);
         let ended = ended_between(first, second, seconds);
         Load { seconds, servers, clients, ended, internal, files: busy_files::between(&pairs, seconds) }
@@ -280,7 +283,7 @@ impl Load {
     fn capacity_of(&self, counts: impl Fn(&ServerLoad) -> bool) -> Capacity {
         let (mut all, mut counted) = (Capacity::default(), HashSet::new());
         for server in self.servers.iter().filter(|server| server.up && counts(server)) {
-            if server.disk_id == [0; 16] || counted.insert(server.disk_id) {
+            if server.disk_id == UNKNOWN_DISK || counted.insert(server.disk_id) {
                 all.space_bytes += server.space_bytes;
                 all.free_bytes += server.free_bytes;
             }
@@ -289,15 +292,17 @@ impl Load {
     }
 }
 
-/// Notes which servers have the disk of an earlier one.
-fn name_shared_disks(servers: &mut [ServerLoad]) {
-    let mut first: HashMap<[u8; 16], String> = HashMap::new();
-    for server in servers.iter_mut().filter(|server| server.up && server.disk_id != [0; 16]) {
-        match first.entry(server.disk_id) {
-            Entry::Occupied(other) => server.on_disk_of = Some(other.get().clone()),
-            Entry::Vacant(place) => drop(place.insert(server.server.clone())),
+/// Servers, by name, that have the disk of an earlier one, which is named.
+pub fn shared_disks<'a>(disks: impl IntoIterator<Item = (&'a str, [u8; 16])>) -> HashMap<String, String> {
+    let mut first: HashMap<[u8; 16], &str> = HashMap::new();
+    let mut shared = HashMap::new();
+    for (server, disk) in disks.into_iter().filter(|(_, disk)| *disk != UNKNOWN_DISK) {
+        match first.entry(disk) {
+            Entry::Occupied(other) => drop(shared.insert(server.to_owned(), (*other.get()).to_owned())),
+            Entry::Vacant(place) => drop(place.insert(server)),
         }
     }
+    shared
 }
 
 impl ServerLoad {
@@ -316,7 +321,7 @@ impl ServerLoad {
             free_bytes: 0,
             space_bytes: 0,
             on_disk_of: None,
-            disk_id: [0; 16],
+            disk_id: UNKNOWN_DISK,
         }
     }
 

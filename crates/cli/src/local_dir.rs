@@ -31,8 +31,8 @@ const PIECE_BYTES_MAX: usize = 4000;
 /// What chmod(2) sets.
 const MODE_BITS: RawMode = 0o7777;
 
-const REPLACED: &str = "was replaced by something else while it was being copied; try again";
-const IS_LINK: &str = "is a symbolic link; only links that are given as arguments are followed";
+pub const REPLACED: &str = "was replaced by something else while it was being copied; try again";
+pub const IS_LINK: &str = "is a symbolic link; only links that are given as arguments are followed";
 
 fn replaced() -> io::Error {
     io::Error::other(REPLACED)

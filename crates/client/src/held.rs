@@ -352,10 +352,10 @@ impl HeldFiles {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn held() -> Held {
+    pub(crate) fn held() -> Held {
         let layout = Layout::new(65536, 0, 1, 1).unwrap();
         let capability = Capability {
             ino: 5,

@@ -386,17 +386,7 @@ mod tests {
     }
 
     fn held() -> Arc<Held> {
-        let layout = weft_layout::Layout::new(65536, 0, 1, 1).unwrap();
-        let capability = weft_wire::security::Capability {
-            ino: 5,
-            rights: 2,
-            expires_s: 0,
-            holder: weft_wire::security::Holder([0; 8]),
-            layout,
-            signature: [0; 16],
-        };
-        let id = weft_wire::messages::OpenId { run: 1, number: 1 };
-        Arc::new(Held::new(capability, 2, id, [3; 16]))
+        Arc::new(crate::held::tests::held())
     }
 
     fn range(owner: u64, first: u64, last: u64) -> FileLock {

@@ -9,7 +9,8 @@ use weft_transport::LinkKind;
 use weft_wire::limits::FIND_INODES_MAX;
 use weft_wire::messages::{
     FileCountReply, FileCountRequest, FindPathsReply, FindPathsRequest, FoundPath, NamePlace, PingRequest,
-    ServerInfo, SpaceReply, SpaceRequest, StatusReply, StatusRequest, TreeSpace, endpoint, server_state,
+    ServerInfo, SpaceReply, SpaceRequest, StatusReply, StatusRequest, TreeSpace, UNKNOWN_DISK, endpoint,
+    server_state,
 };
 use weft_wire::{Added, Status};
 
@@ -275,9 +276,6 @@ impl Client {
         Ok(begin.elapsed())
     }
 }
-
-/// The [`SpaceReply::disk_id`] of a disk that the host cannot identify.
-const UNKNOWN_DISK: [u8; 16] = [0; 16];
 
 /// What files that are striped over all these servers can still grow by. Servers on one disk share its space.
 fn growth(spaces: &[SpaceReply]) -> u64 {

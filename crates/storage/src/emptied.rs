@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::StorageError;
-use crate::held::Held;
+use crate::held::{Held, group_of};
 use crate::tree::{has_places, if_there};
 
 /// In the directory of marks: a start without the data files was accepted.
@@ -35,7 +35,7 @@ pub struct Emptied {
 fn look(held: &Held, data: &Path, is_there: impl Fn(u64) -> io::Result<bool>) -> io::Result<Option<Emptied>> {
     let (marked, _) = held.list(None, GROUPS)?;
     let sample = marked
-        .chunk_by(|one, other| one >> 8 == other >> 8)
+        .chunk_by(|one, other| group_of(*one) == group_of(*other))
         .flat_map(|group| group.iter().take(FILES_OF_GROUP));
     let (mut looked_for, mut missing) = (0, 0);
     for ino in sample {

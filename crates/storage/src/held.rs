@@ -88,7 +88,8 @@ impl std::fmt::Debug for Held {
     }
 }
 
-fn group_of(ino: u64) -> u64 {
+/// The group that has the mark of an inode.
+pub(crate) fn group_of(ino: u64) -> u64 {
     ino / GROUP as u64
 }
 

@@ -1,5 +1,6 @@
 //! `weft chown`
 
+use crate::args::LongHelp;
 use crate::change::{ActArgs, Found, Reach};
 use anyhow::{Result, bail};
 use weft_cli_common::connections::ConnectArgs;
@@ -37,9 +38,8 @@ pub struct Args {
     /// Change symbolic links themselves.
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    help: LongHelp,
     #[command(flatten)]
     act: ActArgs,
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! `weft df`
 
-use super::status::shared_disks;
+use crate::args::LongHelp;
 use crate::exit::Failures;
+use crate::load::shared_disks;
 use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, or_default};
@@ -25,9 +26,8 @@ pub struct Args {
     /// Print sizes in bytes.
     #[arg(short, long, overrides_with = "human")]
     bytes: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    help: LongHelp,
     /// Print as JSON, in bytes.
     #[arg(long)]
     json: bool,
@@ -69,8 +69,11 @@ pub fn run(args: Args) -> Result<()> {
             files: Some(whole.files),
             on_disk_of: None,
         });
-        let shared = shared_disks(&client);
-        for (server, answer) in client.server_spaces() {
+        let spaces = client.server_spaces();
+        let answers =
+            spaces.iter().filter_map(|(server, space)| Some((&*server.name, space.as_ref().ok()?.disk_id)));
+        let shared = shared_disks(answers);
+        for (server, answer) in spaces {
             if server.role != server_role::IO {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! `weft du`
 
+use crate::args::LongHelp;
 use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::collections::HashSet;
@@ -31,9 +32,8 @@ pub struct Args {
     /// Print sizes in KiB, MiB and so on [default, without --bytes].
     #[arg(short = 'h', long = "human-readable")]
     human: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    help: LongHelp,
     /// Print as JSON: sizes and space, in bytes.
     #[arg(long)]
     json: bool,

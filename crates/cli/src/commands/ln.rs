@@ -1,12 +1,10 @@
 //! `weft ln`
 
+use crate::copy::random_name;
 use crate::exit::Failures;
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
 use std::ffi::OsStr;
-use std::hash::BuildHasher;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{Place, WeftPath, expand_all, last_component};
@@ -14,14 +12,11 @@ use weft_cli_common::told::Told;
 use weft_client::Client;
 use weft_wire::messages::FileKind;
 
-/// The longest name.
-const NAME_BYTES_MAX: usize = 255;
-
 /// Makes links: other names of files, or with -s symbolic links.
 ///
 /// As with ln, the last argument is the new name, or a directory in which links get the names of their targets.
 ///
-/// The target of a symbolic link is kept as it is written: a relative one starts at the directory of the link. A
+/// The target of a symbolic link is kept unchanged: a relative one starts at the directory of the link. A
 /// target that is written as weft:/PATH or weft://… becomes a relative one, so that it is right on every mount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -193,7 +188,7 @@ fn replace(
     path: &Path,
     make_at: &dyn Fn(&Path) -> weft_client::Result<()>,
 ) -> weft_client::Result<()> {
-    let temporary = path.with_file_name(temporary_name(last_component(path)));
+    let temporary = path.with_file_name(random_name(last_component(path)));
     make_at(&temporary)?;
     let renamed = client.rename(at(&temporary), at(path), 0);
     // Names of one file are not renamed, and after an error the temporary one is left.
@@ -201,14 +196,6 @@ fn replace(
         Err(error) if error.errno() != libc::ENOENT => renamed.and(Err(error)),
         _ => renamed,
     }
-}
-
-/// A name that `weft sync` takes for a leftover.
-fn temporary_name(name: &OsStr) -> std::ffi::OsString {
-    let mark = format!(".weft-{:016x}-0", RandomState::new().hash_one(name));
-    let room = NAME_BYTES_MAX - 1 - mark.len();
-    let name = &name.as_bytes()[..name.len().min(room)];
-    std::os::unix::ffi::OsStringExt::from_vec([b".", name, mark.as_bytes()].concat())
 }
 
 #[cfg(test)]
@@ -231,12 +218,5 @@ mod tests {
                 "{directory} {target}"
             );
         }
-    }
-
-    #[test]
-    fn temporary_names_fit() {
-        let long = "n".repeat(NAME_BYTES_MAX);
-        assert_eq!(temporary_name(OsStr::new(&long)).len(), NAME_BYTES_MAX);
-        assert_ne!(temporary_name(OsStr::new("a")), temporary_name(OsStr::new("a")));
     }
 }

@@ -1,5 +1,6 @@
 //! `weft ls`
 
+use crate::args::LongHelp;
 use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -33,9 +34,8 @@ pub struct Args {
     /// List directories and everything in them.
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    help: LongHelp,
     /// Print attributes as JSON.
     #[arg(long)]
     json: bool,

@@ -4,6 +4,7 @@ use crate::adapters;
 use crate::exit::Failures;
 use crate::gateway_state::GATEWAY_PROGRAM;
 use crate::hosts;
+use crate::load::shared_disks;
 use crate::load::{clients_of, clock_offset_s, user_of};
 use crate::time_text::duration;
 use anyhow::Result;
@@ -13,7 +14,6 @@ use std::path::PathBuf;
 use weft_cli_common::connections::{ConnectArgs, Connections, transport_of};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
-use weft_client::Client;
 use weft_wire::Op;
 use weft_wire::limits::CLOCK_SKEW_S_MAX;
 use weft_wire::messages::{ClientInfo, ClientUse, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
@@ -54,22 +54,6 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-/// Servers whose disk is that of another one, which is named.
-pub(super) fn shared_disks(client: &Client) -> HashMap<String, String> {
-    let mut first: HashMap<[u8; 16], String> = HashMap::new();
-    let mut shared = HashMap::new();
-    for (server, space) in client.server_spaces() {
-        let Some(disk) = space.ok().map(|space| space.disk_id).filter(|disk| *disk != [0; 16]) else {
-            continue;
-        };
-        match first.get(&disk) {
-            Some(other) => drop(shared.insert(server.name, other.clone())),
-            None => drop(first.insert(disk, server.name)),
-        }
-    }
-    shared
 }
 
 /// A smaller difference of two clocks is not shown.
@@ -120,7 +104,8 @@ pub fn run(args: Args) -> Result<()> {
         output::print_json(&all)?;
         return failures.result();
     }
-    print_servers(&rows, &shared_disks(&client), args.verbose)?;
+    let disks = rows.iter().filter_map(|row| Some((&*row.name, row.status.as_ref()?.disk_id.0)));
+    print_servers(&rows, &shared_disks(disks), args.verbose)?;
     print_clocks(&rows, asked_us)?;
     print_gateways(&rows)?;
     if args.verbose {

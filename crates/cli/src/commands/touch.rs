@@ -1,5 +1,6 @@
 //! `weft touch`
 
+use crate::args::LongHelp;
 use crate::exit::Failures;
 use crate::moments;
 use crate::new_files::umask;
@@ -49,9 +50,8 @@ pub struct Args {
     /// Change symbolic links themselves; make no files.
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    help: LongHelp,
     #[command(flatten)]
     connect: ConnectArgs,
 }

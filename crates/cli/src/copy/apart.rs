@@ -9,7 +9,9 @@
 //! another source, or of one that has changed, it is a leftover.
 
 use super::side::Meta;
+use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
+use std::hash::BuildHasher;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// What the name counts.
@@ -30,11 +32,7 @@ pub(super) struct Apart {
 impl Apart {
     /// Of the copy of a source with these attributes to the name `to`.
     pub(super) fn of(to: &OsStr, source: &Meta) -> Apart {
-        let digits = format!("{:016x}", version_of(source));
-        let room = NAME_BYTES_MAX - 1 - MARK.len() - DIGITS - UNITS_BYTES_MAX;
-        let name = to.as_bytes();
-        let name = &name[..name.len().min(room)];
-        Apart { stem: [b".", name, MARK, digits.as_bytes()].concat() }
+        Apart { stem: stem(to, version_of(source), UNITS_BYTES_MAX) }
     }
 
     /// The name while so many units are there.
@@ -49,12 +47,21 @@ impl Apart {
     }
 }
 
+/// All but the number of units of a temporary name for `to`, which leaves room for that many bytes.
+fn stem(to: &OsStr, number: u64, room_bytes: usize) -> Vec<u8> {
+    let name = to.as_bytes();
+    let name = &name[..name.len().min(NAME_BYTES_MAX - 1 - MARK.len() - DIGITS - room_bytes)];
+    [b".", name, MARK, format!("{number:0DIGITS$x}").as_bytes()].concat()
+}
+
 /// The name of a copy of a stream, which cannot be gone on with.
 pub(super) fn of_stream(to: &OsStr) -> OsString {
-    let room = NAME_BYTES_MAX - 1 - MARK.len() - DIGITS - UNITS_BYTES_MAX;
-    let name = to.as_bytes();
-    let name = &name[..name.len().min(room)];
-    OsString::from_vec([b".", name, MARK, &[b'0'; DIGITS], b"-0"].concat())
+    Apart { stem: stem(to, 0, UNITS_BYTES_MAX) }.name(0)
+}
+
+/// A temporary name that another process hardly chooses for the same file. `weft sync` takes it for a leftover.
+pub fn random_name(to: &OsStr) -> OsString {
+    Apart { stem: stem(to, RandomState::new().hash_one(to), b"-0".len()) }.name(0)
 }
 
 /// Whether a name is that of an incomplete copy.
@@ -113,5 +120,12 @@ mod tests {
         let long = "n".repeat(255);
         let apart = Apart::of(OsStr::new(&long), &meta(&path));
         assert!(apart.name(u64::from(u32::MAX)).len() <= 255 && is_apart(&apart.name(7)));
+    }
+
+    #[test]
+    fn temporary_names_fit() {
+        let long = "n".repeat(NAME_BYTES_MAX);
+        assert_eq!(random_name(OsStr::new(&long)).len(), NAME_BYTES_MAX);
+        assert_ne!(random_name(OsStr::new("a")), random_name(OsStr::new("a")));
     }
 }

@@ -24,6 +24,7 @@ mod spot;
 mod stream;
 mod sync;
 
+pub use apart::random_name;
 pub use block::copy_part;
 pub use job::{Existing, Options, Outcome, Pair};
 pub use side::{Kind, Side};

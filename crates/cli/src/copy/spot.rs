@@ -2,7 +2,7 @@
 //! below is reached by the directory's descriptor or inode number, so that no link leads the copy out of its trees.
 
 use super::side::{Kind, Meta, Side, Source, Target, errno_of, is_there, local_set, set_weft_meta};
-use crate::local_dir::{How, Links, LocalDir};
+use crate::local_dir::{How, IS_LINK, Links, LocalDir, REPLACED};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,9 +18,6 @@ use weft_wire::messages::{FileKind, LayoutWish};
 
 /// Up to this size a file in Weft is written with one message, see `small_file_bytes` in the cluster file.
 const AT_ONCE_BYTES_MAX: u64 = 16 << 10;
-
-const REPLACED: &str = "was replaced by something else while it was being copied; try again";
-const IS_LINK: &str = "is a symbolic link; only links that are given as arguments are followed";
 
 /// Something that messages name.
 pub(super) trait Shown {

@@ -9,7 +9,7 @@ use weft_cli_common::connections::Connections;
 use weft_cli_common::size::format_ns;
 use weft_client::{Client, Error, ErrorKind};
 use weft_wire::Status;
-use weft_wire::messages::StatusReply;
+use weft_wire::messages::{StatusReply, UNKNOWN_DISK};
 
 /// A server that started so short a time ago was perhaps restarted.
 const YOUNG_MS: u64 = 10 * 60 * 1000;
@@ -269,7 +269,7 @@ fn judge_disks(servers: &[ServerState], findings: &mut Findings) {
     for server in servers {
         let Ok(status) = &server.status else { continue };
         let disk = status.disk_id.0;
-        match disks.iter_mut().find(|(other, ..)| *other == disk && disk != [0; 16]) {
+        match disks.iter_mut().find(|(other, ..)| *other == disk && disk != UNKNOWN_DISK) {
             Some((_, names, _)) => names.push(&server.name),
             None => disks.push((disk, vec![&server.name], status)),
         }

@@ -52,6 +52,9 @@ pub mod io_flags {
 /// The loss epoch in the reply to a change that is already durable.
 pub const LOSS_EPOCH_DURABLE: u64 = 0;
 
+/// The [`SpaceReply::disk_id`] of a disk that the host cannot identify.
+pub const UNKNOWN_DISK: [u8; 16] = [0; 16];
+
 crate::message! {
     /// What a server did to its data file for one request (NC, table 6).
     pub struct IoWork {
